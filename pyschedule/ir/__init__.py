@@ -1,0 +1,1 @@
+"""The loop-nest IR: nodes, types, and what works on them without knowing any transform."""

@@ -1,0 +1,67 @@
+"""What a call looks like to a compiler: one spec an argument, enough to specialise by and no more."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pyschedule.ir.types import DTYPES, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """An array argument.  `shape` has an int where the extent is fixed, `None` where it is free.
+
+    `unit_axis`: the axis of element stride 1 (`None`: there is none).  `contiguous`: C order, so that all
+    strides follow from the shape.  `divisor`: a number of elements (a power of two) that divides the base
+    address and every non-unit stride; 1 promises nothing.  `readonly`: stores to it are an error.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...]
+    unit_axis: int | None = None
+    contiguous: bool = False
+    divisor: int = 1
+    readonly: bool = False
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarSpec:
+    """A number: a Python `int` or `float` is weak; a NumPy integer is a strong int64, a NumPy float itself."""
+
+    type: Scalar
+
+
+ArgumentSpec = ArraySpec | ScalarSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    arguments: tuple[ArgumentSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """`pyschedule.spec("float32[4096, 4096]")`: stands for an array where there is no data.  C-contiguous,
+    and aligned as freshly allocated memory is."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+_SPEC = re.compile(r"^\s*(\w+)\s*\[\s*([\d\s,]*)\]\s*$")
+
+
+def spec(text: str) -> Shaped:
+    """Parses `"dtype[extent, ...]"`; raises `ValueError` naming what was given and what is allowed."""
+    match = _SPEC.match(text)
+    if match is None or match[1] not in DTYPES:
+        raise ValueError(
+            f"spec: {text!r} is not of the form 'dtype[extent, ...]' with a dtype among {', '.join(DTYPES)}"
+        )
+    extents = tuple(int(part) for part in match[2].split(",") if part.strip())
+    return Shaped(match[1], extents)

@@ -1,0 +1,220 @@
+"""Walking and rewriting, written once for all nodes from the roles their fields declare."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from pyschedule.ir.nodes import (
+    ROLE,
+    Alloc,
+    Array,
+    Assign,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Load,
+    Origin,
+    Ramp,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from pyschedule.ir.types import Type
+
+Body = tuple[Stmt, ...]
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the fields of `kind` that hold expressions, and of those that hold statements."""
+    fields = dataclasses.fields(kind)
+    children = tuple(item.name for item in fields if item.metadata.get(ROLE) == "child")
+    bodies = tuple(item.name for item in fields if item.metadata.get(ROLE) == "body")
+    return children, bodies
+
+
+def children(node: Any) -> Iterator[Expr]:
+    """The expressions directly under a node (an expression, a statement, an `Array` or an `Origin`)."""
+    for name in _fields(type(node))[0]:
+        value = getattr(node, name)
+        if isinstance(value, tuple):
+            yield from value
+        elif value is not None:
+            yield value
+    if isinstance(node, Alloc):
+        yield from node.array.shape
+
+
+def bodies(node: Stmt) -> Iterator[Body]:
+    for name in _fields(type(node))[1]:
+        yield getattr(node, name)
+
+
+def walk_expr(expr: Expr) -> Iterator[Expr]:
+    """`expr` and all expressions in it, parents first."""
+    yield expr
+    for part in children(expr):
+        yield from walk_expr(part)
+
+
+def walk(body: Body) -> Iterator[Stmt]:
+    """All statements of a body, in textual order, parents first."""
+    for stmt in body:
+        yield stmt
+        for inner in bodies(stmt):
+            yield from walk(inner)
+
+
+def walk_with_loops(body: Body, loops: tuple[For | While, ...] = ()) -> Iterator[tuple[Stmt, tuple[For | While, ...]]]:
+    """As `walk`, each statement with the loops around it, outermost first."""
+    for stmt in body:
+        yield stmt, loops
+        inner_loops = (*loops, stmt) if isinstance(stmt, (For, While)) else loops
+        for inner in bodies(stmt):
+            yield from walk_with_loops(inner, inner_loops)
+
+
+def expressions(body: Body) -> Iterator[Expr]:
+    """Every expression in a body, those inside others included (not those of `Origin`s)."""
+    for stmt in walk(body):
+        for part in children(stmt):
+            yield from walk_expr(part)
+
+
+def loops(body: Body) -> Iterator[For]:
+    return (stmt for stmt in walk(body) if isinstance(stmt, For))
+
+
+def map_children(node: Any, function: Callable[[Expr], Expr]) -> Any:
+    """The node with `function` applied to the expressions directly under it; itself where nothing changed."""
+    changes: dict[str, Any] = {}
+    for name in _fields(type(node))[0]:
+        value = getattr(node, name)
+        if isinstance(value, tuple):
+            new: Any = tuple(function(item) for item in value)
+            if any(one is not other for one, other in zip(new, value, strict=True)):
+                changes[name] = new
+        elif value is not None:
+            new = function(value)
+            if new is not value:
+                changes[name] = new
+    if isinstance(node, (Assign, Store)) and node.origin is not None:
+        origin = map_children(node.origin, function)
+        if origin is not node.origin:
+            changes["origin"] = origin
+    if isinstance(node, Alloc):
+        array = map_children(node.array, function)
+        if array is not node.array:
+            changes["array"] = array
+    return dataclasses.replace(node, **changes) if changes else node
+
+
+def rewrite_expr(expr: Expr, function: Callable[[Expr], Expr | None]) -> Expr:
+    """Bottom-up: `function` sees each expression after its parts, and returns its replacement or `None`."""
+    expr = map_children(expr, lambda part: rewrite_expr(part, function))
+    replacement = function(expr)
+    return expr if replacement is None else replacement
+
+
+def rewrite(
+    body: Body,
+    statement: Callable[[Stmt], Stmt | Body | None] | None = None,
+    expression: Callable[[Expr], Expr | None] | None = None,
+) -> Body:
+    """Bottom-up over a body.
+
+    `expression` is applied to all expressions (those of origins and shapes too); `statement` sees each
+    statement after its parts and returns its replacement, several, or `None` to keep it.
+    """
+    result: list[Stmt] = []
+    changed = False
+    for stmt in body:
+        new = stmt
+        if expression is not None:
+            new = map_children(new, lambda part: rewrite_expr(part, expression))
+        inner = {
+            name: rewrite(getattr(new, name), statement, expression)
+            for name in _fields(type(new))[1]
+        }
+        inner = {name: value for name, value in inner.items() if value is not getattr(new, name)}
+        if inner:
+            new = dataclasses.replace(new, **inner)
+        replacement = statement(new) if statement is not None else None
+        if replacement is None:
+            replacement = new
+        if isinstance(replacement, tuple):
+            result.extend(replacement)
+            changed = True
+        else:
+            result.append(replacement)
+            changed = changed or replacement is not stmt
+    return tuple(result) if changed else body
+
+
+def substitute_expr(expr: Expr, values: Mapping[str, Expr]) -> Expr:
+    """`expr` with variables replaced by expressions."""
+    return rewrite_expr(expr, lambda node: values.get(node.name) if isinstance(node, Var) else None)
+
+
+def substitute(body: Body, values: Mapping[str, Expr]) -> Body:
+    """A body with variables replaced by expressions, in origins too."""
+    return rewrite(body, expression=lambda node: values.get(node.name) if isinstance(node, Var) else None)
+
+
+def variables(expr: Expr) -> set[str]:
+    return {part.name for part in walk_expr(expr) if isinstance(part, Var)}
+
+
+def read_variables(body: Body) -> set[str]:
+    """The variables that a body reads anywhere."""
+    return {part.name for part in expressions(body) if isinstance(part, Var)}
+
+
+def written_variables(body: Body) -> set[str]:
+    """The scalar locals that a body assigns (not loop counters)."""
+    return {stmt.target for stmt in walk(body) if isinstance(stmt, Assign)}
+
+
+def counters(body: Body) -> set[str]:
+    return {loop.var for loop in loops(body)}
+
+
+def read_arrays(body: Body) -> set[str]:
+    return {part.array for part in expressions(body) if isinstance(part, Load)}
+
+
+def written_arrays(body: Body) -> set[str]:
+    return {stmt.array for stmt in walk(body) if isinstance(stmt, Store)}
+
+
+def local_arrays(body: Body) -> dict[str, Array]:
+    return {stmt.array.name: stmt.array for stmt in walk(body) if isinstance(stmt, Alloc)}
+
+
+def arrays(kernel: Kernel) -> dict[str, Array]:
+    """All arrays of a kernel by name: parameters and locals."""
+    return {array.name: array for array in kernel.array_params} | local_arrays(kernel.body)
+
+
+def variable_types(kernel: Kernel) -> dict[str, Type]:
+    """The type of every scalar parameter, local and counter."""
+    from pyschedule.ir.types import INT64
+
+    types: dict[str, Type] = {param.name: param.vtype for param in kernel.scalar_params}
+    for stmt in walk(kernel.body):
+        if isinstance(stmt, Assign):
+            types[stmt.target] = stmt.vtype
+        elif isinstance(stmt, For):
+            types[stmt.var] = INT64
+    return types
+
+
+def contains(body: Body, *kinds: type[Stmt]) -> bool:
+    return any(isinstance(stmt, kinds) for stmt in walk(body))
+
+

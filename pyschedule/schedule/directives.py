@@ -1,0 +1,140 @@
+"""The directives: what a user asked for, as data that checks itself.
+
+Each decorator makes one of these; the transforms read them.  Arguments are converted and checked here, once;
+what needs the kernel to check (is there such a loop?) is checked by `schedule.resolve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pyschedule.errors import ScheduleError
+from pyschedule.ir.nodes import Location
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directive:
+    """`target`: `"cpu"`, `"cuda"` or `None` (both).  `loc` is the decorator's place."""
+
+    target: str | None = None
+    strict: bool = False
+    strict_math: bool = False
+    loc: Location | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile(Directive):
+    """`sizes`: loop name → sizes, outermost first.  `order`: every piece once.  `stage`: array → the piece
+    inside which its tile is copied.  `parallel`: the piece whose iterations threads share.  `display`: how the
+    log writes the sizes where it is not `i=..., j=...` (the block form); `automatic` asks for staging where it
+    fits, without a word if it does not."""
+
+    sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    order: tuple[str, ...] = ()
+    stage: tuple[tuple[str, str], ...] = ()
+    parallel: str | None = None
+    display: str = ""
+    automatic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockForm(Directive):
+    """The body speaks of one tile of each input; see `frontend.blockform`."""
+
+    input_shapes: tuple[tuple[int | None, ...], ...]
+    tile_shapes: tuple[tuple[int, ...], ...]
+    pad: tuple[tuple[int, ...], ...] | int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vectorize(Directive):
+    loop: str | None = None
+    width: int | None = None
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unroll(Directive):
+    """`loop` with a `factor` (`None`: full); or `factors` for the innermost non-reduction loops; or neither:
+    automatic."""
+
+    loop: str | None = None
+    factor: int | None = None
+    factors: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoUnroll(Directive):
+    loop: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll(Directive):
+    every: int = 4096
+
+
+D = TypeVar("D", bound=Directive)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """All directives of a kernel, in source order (the topmost decorator first)."""
+
+    directives: tuple[Directive, ...] = ()
+
+    def for_target(self, kind: str) -> Schedule:
+        """Those that hold for a target's kind (`"cpu"` or `"cuda"`)."""
+        return Schedule(tuple(item for item in self.directives if item.target in (None, kind)))
+
+    @property
+    def strict(self) -> bool:
+        return any(item.strict for item in self.directives)
+
+    @property
+    def strict_math(self) -> bool:
+        return any(item.strict_math for item in self.directives)
+
+    def of(self, kind: type[D]) -> tuple[D, ...]:
+        return tuple(item for item in self.directives if isinstance(item, kind))
+
+
+# ------------------------------------------------------------------------------ conversion of arguments
+
+
+def positive(value: Any, what: str, loc: Location | None) -> int:
+    """An `int` of at least 1 (a NumPy integer will do; a bool will not)."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or (number := int(value.__index__())) < 1:
+        raise ScheduleError(f"{what} must be a positive integer, not {value!r}", loc)
+    return number
+
+
+def sizes_of(value: Any, what: str, loc: Location | None) -> tuple[int, ...]:
+    """One size, or a sequence of sizes that do not grow inwards."""
+    values: Iterable[Any] = value if isinstance(value, (tuple, list)) else (value,)
+    sizes = tuple(positive(item, what, loc) for item in values)
+    if not sizes:
+        raise ScheduleError(f"{what} must have at least one size", loc)
+    for outer, inner in zip(sizes, sizes[1:], strict=False):
+        if inner > outer:
+            raise ScheduleError(f"{what}: the inner size {inner} is above its outer size {outer}", loc)
+    return sizes
+
+
+def words(value: Any, what: str, loc: Location | None) -> tuple[str, ...]:
+    """`"i.0 j.0"` or a sequence of such names."""
+    if value is None:
+        return ()
+    names = tuple(value.split()) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else None
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise ScheduleError(f"{what} must be a string of loop names, not {value!r}", loc)
+    return names
+
+
+def pairs(value: Any, what: str, loc: Location | None) -> tuple[tuple[str, str], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, Mapping) or not all(isinstance(part, str) for item in value.items() for part in item):
+        raise ScheduleError(f"{what} must map array names to loop names, not {value!r}", loc)
+    return tuple(value.items())

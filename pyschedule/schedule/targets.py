@@ -1,0 +1,116 @@
+"""The targets, as tables of facts.  Passes read the table; they never ask which target it is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+
+from pyschedule.errors import ScheduleError
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`kind`: `"cpu"` or `"cuda"`.  `arch`: the host's CPU name, or `"sm_90a"`.
+
+    `vector_bytes`, `vector_registers`: one SIMD register's size and their number (on a GPU: the widest
+    access, and 32-bit registers a thread).  `copies`: unrolled copies are written out as text (else loop
+    metadata asks the back end's compiler for them).  `parallel_mapping`: what runs the outermost tiles.
+    `thread_mapping`: what runs the tiles below them; empty where there are no hardware threads below.
+    `staging_space`: where a staged tile lives; `staging_bytes`: how much may live there.
+    `threads_per_block`: (preferred, largest).
+    """
+
+    kind: str
+    arch: str
+    vector_bytes: int
+    vector_registers: int
+    copies: bool
+    parallel_mapping: tuple[str, ...]
+    thread_mapping: tuple[str, ...]
+    staging_space: str
+    staging_bytes: int
+    cores: int = 1
+    threads_per_block: tuple[int, int] = (1, 1)
+    compute_capability: tuple[int, int] | None = None
+
+    def lanes(self, element_bytes: int) -> int:
+        return max(1, self.vector_bytes // element_bytes)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.arch}"
+
+
+@cache
+def host() -> Target:
+    """The CPU this process runs on: vector width from the features LLVM reports."""
+    import llvmlite.binding as llvm
+
+    features = llvm.get_host_cpu_features()
+    wide = features.get("avx512f", False)
+    avx = features.get("avx2", False)
+    return Target(
+        kind="cpu",
+        arch=llvm.get_host_cpu_name(),
+        vector_bytes=64 if wide else 32 if avx else 16,
+        vector_registers=32 if wide or features.get("neon", False) else 16,
+        copies=True,
+        parallel_mapping=("parallel",),
+        thread_mapping=(),
+        staging_space="packed",
+        staging_bytes=1 << 30,
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    )
+
+
+#: Shared memory a block may use, bytes, by compute capability (CUDA C++ Programming Guide, technical
+#: specifications per compute capability).
+_SHARED_BYTES = {
+    (7, 0): 96 << 10,
+    (7, 5): 64 << 10,
+    (8, 0): 163 << 10,
+    (8, 6): 99 << 10,
+    (8, 7): 163 << 10,
+    (8, 9): 99 << 10,
+    (9, 0): 227 << 10,
+    (10, 0): 227 << 10,
+    (12, 0): 99 << 10,
+}
+
+
+@cache
+def cuda(arch: str = "sm_80") -> Target:
+    """A GPU by its architecture name, `"sm_80"`, `"sm_90"`, `"sm_90a"`, ...; needs no GPU."""
+    digits = arch.removeprefix("sm_").rstrip("af")
+    if not arch.startswith("sm_") or not digits.isdigit() or len(digits) < 2:
+        raise ScheduleError(f"target: {arch!r} is no GPU architecture; write for example 'cuda:sm_80' or 'cuda:sm_90a'")
+    capability = (int(digits[:-1]), int(digits[-1]))
+    if capability not in _SHARED_BYTES:
+        known = ", ".join(f"sm_{major}{minor}" for major, minor in _SHARED_BYTES)
+        raise ScheduleError(f"target: {arch!r} is not known; known are {known} (and sm_90a)")
+    return Target(
+        kind="cuda",
+        arch=arch,
+        vector_bytes=16,
+        vector_registers=255,
+        copies=False,
+        parallel_mapping=("block.x", "block.y", "block.z"),
+        thread_mapping=("thread.x", "thread.y", "thread.z"),
+        staging_space="shared",
+        staging_bytes=_SHARED_BYTES[capability],
+        threads_per_block=(256, 1024),
+        compute_capability=capability,
+    )
+
+
+def resolve(target: str | Target | None) -> Target:
+    """`None` or `"cpu"`: this machine; `"cuda"` or `"cuda:sm_90a"`: that GPU."""
+    if isinstance(target, Target):
+        return target
+    if target is None or target == "cpu":
+        return host()
+    if target == "cuda":
+        return cuda()
+    if isinstance(target, str) and target.startswith("cuda:"):
+        return cuda(target.removeprefix("cuda:"))
+    raise ScheduleError(f"target: {target!r} is not a target; allowed are 'cpu', 'cuda' and 'cuda:sm_XY'")
