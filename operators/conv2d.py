@@ -1,0 +1,117 @@
+"""Two-dimensional convolution (cross-correlation, as deep-learning libraries call it), NCHW."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from operators.arrays import full, padded, result_of, same_dtype, shape_of
+from operators.operator import Operator, Plan, Step
+from pyschedule import tile, unroll, vectorize
+
+
+@cache
+def conv2d_kernel(stride_h: int, stride_w: int, dilation_h: int, dilation_w: int) -> Any:
+    """The kernel for one pair of strides and dilations: they are constants of its index arithmetic."""
+
+    # On the CPU: 4 output channels by 28 columns of one row stay in registers while the window and the input
+    # channels run.  On a GPU: a block owns 32 channels of a part of the image, a thread 4 x 4 outputs.
+    @tile(o=(32, 4), x=28, order="n o.0 y o.1 x.0 c r s o.2 x.1", target="cpu")
+    @vectorize("x", target="cpu")
+    @unroll("o", target="cpu")
+    @tile(o=(32, 4), x=(32, 4), c=8, target="cuda")
+    @unroll("o", target="cuda")
+    @unroll("x", target="cuda")
+    def conv2d(X, W, Y):
+        """`Y += X * W`, for X: (N, C, H, W), W: (O, C, R, S), Y: (N, O, P, Q)."""
+        N, O, P, Q = Y.shape
+        _, C, R, S = W.shape
+        for n in range(N):
+            for o in range(O):
+                for y in range(P):
+                    for x in range(Q):
+                        for c in range(C):
+                            for r in range(R):
+                                for s in range(S):
+                                    Y[n, o, y, x] += (
+                                        X[n, c, y * stride_h + r * dilation_h, x * stride_w + s * dilation_w]
+                                        * W[o, c, r, s]
+                                    )
+
+    return conv2d
+
+
+@vectorize("x", target="cpu")
+@tile(y=8, x=32, target="cuda")
+def bias_kernel(bias, Y):
+    """`Y[n, o] = bias[o]` everywhere, for bias: (O,), Y: (N, O, P, Q)."""
+    N, O, P, Q = Y.shape
+    for n in range(N):
+        for o in range(O):
+            for y in range(P):
+                for x in range(Q):
+                    Y[n, o, y, x] = bias[o]
+
+
+def _pair(value: Any, name: str, least: int) -> tuple[int, int]:
+    pair = (value, value) if hasattr(value, "__index__") else tuple(value)
+    if len(pair) != 2 or any(not hasattr(item, "__index__") or int(item) < least for item in pair):
+        raise ValueError(f"{name}: an integer of at least {least}, or two of them, is needed, not {value!r}")
+    return int(pair[0]), int(pair[1])
+
+
+@Operator
+def conv2d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+    *,
+    out: Any = None,
+) -> Plan:
+    """The convolution of x: (N, C, H, W) with weight: (O, C / groups, R, S); names and defaults as PyTorch's.
+
+    `stride`, `padding` and `dilation` are ints or (height, width) pairs.  The result is (N, O, P, Q).
+    `ValueError` where the shapes disagree or the dilated window is larger than the padded input.
+    """
+    same_dtype(("x", x), ("weight", weight), ("bias", bias))
+    batch, channels, height, width = shape_of(x, "x", 4)
+    filters, depth, rows, columns = shape_of(weight, "weight", 4)
+    strides, pads, dilations = _pair(stride, "stride", 1), _pair(padding, "padding", 0), _pair(dilation, "dilation", 1)
+    if groups < 1 or filters % groups or channels != depth * groups:
+        raise ValueError(
+            f"groups={groups}: x has {channels} channels and weight is {(filters, depth, rows, columns)}; "
+            f"groups must divide both counts of channels, and weight must have {channels} / groups of them"
+        )
+    window = tuple(step * (size - 1) + 1 for step, size in zip(dilations, (rows, columns), strict=True))
+    area = (height + 2 * pads[0], width + 2 * pads[1])
+    if window[0] > area[0] or window[1] > area[1]:
+        raise ValueError(f"the window, {window} with its dilation, is larger than the padded input, {area}")
+    if bias is not None and shape_of(bias, "bias", 1) != (filters,):
+        raise ValueError(f"bias: shape {(filters,)} is needed, not {tuple(bias.shape)}")
+    shape = (batch, filters, *((area[axis] - window[axis]) // strides[axis] + 1 for axis in range(2)))
+    result = result_of(x, out, shape)
+    steps = []
+    if bias is not None or out is not None:
+        steps.append(Step(bias_kernel, (full(x, (filters,), 0.0) if bias is None else bias, result)))
+    source = padded(x, pads)
+    kernel = conv2d_kernel(*strides, *dilations)
+    if groups == 1:
+        work = [Step(kernel, (source, weight, result))]
+    else:
+        size = filters // groups
+        work = [
+            Step(
+                kernel,
+                (
+                    source[:, group * depth : (group + 1) * depth],
+                    weight[group * size : (group + 1) * size],
+                    result[:, group * size : (group + 1) * size],
+                ),
+            )
+            for group in range(groups)
+        ]
+    return Plan((*steps, *work), main=work[0], result=result)

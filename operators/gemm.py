@@ -1,0 +1,94 @@
+"""The matrix product: three loops, and a schedule for each target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from operators.arrays import full, result_of, same_dtype, shape_of
+from operators.operator import Operator, Plan, Step
+from pyschedule import tile, unroll, vectorize
+
+
+# On the CPU: 6 rows by 64 columns of C stay in vector registers while the depth k runs; B is packed once for
+# each (j.0, k.0), in the order in which it is read.  On a GPU: a block owns 128 x 128 of C, a thread 8 x 8.
+@tile(
+    i=(192, 6),
+    j=(2048, 64),
+    k=384,
+    order="j.0 k.0 i.0 j.1 i.1 k.1 i.2 j.2",
+    stage={"B": "k.0"},
+    target="cpu",
+)
+@vectorize("j", width=16, target="cpu")
+@unroll("i", target="cpu")
+@tile(i=(128, 8), j=(128, 8), k=16, stage={"A": "k.0", "B": "k.0"}, target="cuda")
+@vectorize("j", width=4, target="cuda")
+@unroll("i", target="cuda")
+@unroll("j", target="cuda")
+def gemm_kernel(A, B, C):
+    """`C += A @ B`, for A: (M, K), B: (K, N), C: (M, N)."""
+    M, K = A.shape
+    _, N = B.shape
+    for i in range(M):
+        for j in range(N):
+            for k in range(K):
+                C[i, j] += A[i, k] * B[k, j]
+
+
+@vectorize("j", target="cpu")
+@tile(i=8, j=128, target="cuda")
+def scale_kernel(C, out, factor):
+    """`out = factor * C`, element by element."""
+    M, N = out.shape
+    for i in range(M):
+        for j in range(N):
+            out[i, j] = C[i, j] * factor
+
+
+@vectorize("j", target="cpu")
+@tile(i=8, j=128, target="cuda")
+def clear_kernel(out):
+    """`out = 0`: what `out` held, NaN included, is never read."""
+    M, N = out.shape
+    for i in range(M):
+        for j in range(N):
+            out[i, j] = 0
+
+
+@Operator
+def gemm(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    out: Any = None,
+) -> Plan:
+    """`alpha * op(a) @ op(b) + beta * c`, where `op` transposes on request.
+
+    a: (M, K), b: (K, N), c: (M, N) or `None`; the result, (M, N) and of the inputs' dtype, is `out` where that
+    is given.  `beta=0` never reads `c`.  `TypeError` for mixed dtypes, `ValueError` for shapes that disagree.
+    """
+    same_dtype(("a", a), ("b", b), ("c", c))
+    left, right = (a.T if trans_a else a), (b.T if trans_b else b)
+    rows, depth = shape_of(left, "a", 2)
+    depth_of_b, columns = shape_of(right, "b", 2)
+    if depth != depth_of_b:
+        raise ValueError(f"a is {(rows, depth)} and b is {(depth_of_b, columns)}: the inner extents disagree")
+    if c is not None and shape_of(c, "c", 2) != (rows, columns):
+        raise ValueError(f"c: shape {(rows, columns)} is needed, not {tuple(c.shape)}")
+    result = result_of(a, out, (rows, columns))
+    steps: list[Step] = []
+    if alpha != 1.0:
+        scaled = full(a, (rows, depth), 0.0)
+        steps.append(Step(scale_kernel, (left, scaled, alpha)))
+        left = scaled
+    if c is not None and beta != 0.0:
+        steps.append(Step(scale_kernel, (c, result, beta)))
+    elif out is not None:
+        steps.append(Step(clear_kernel, (result,)))
+    product = Step(gemm_kernel, (left, right, result))
+    return Plan((*steps, product), main=product, result=result)

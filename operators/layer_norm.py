@@ -1,0 +1,68 @@
+"""Layer normalisation over the trailing axes: two passes for the statistics, one for the result."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from operators.arrays import full, rows_of, result_of, same_dtype
+from operators.operator import Operator, Plan, Step
+from pyschedule import tile, unroll, vectorize
+
+
+# Each row is read three times, and only once from memory: a row stays in the first cache.
+@vectorize("j", target="cpu")
+@unroll("j", 4, target="cpu")
+@tile(i=1, target="cuda")
+def layer_norm_kernel(X, weight, bias, Y, eps):
+    """`Y = (X - mean) / sqrt(variance + eps) * weight + bias` by rows; X, Y: (M, N); weight, bias: (N,)."""
+    M, N = X.shape
+    for i in range(M):
+        mean = 0.0
+        for j in range(N):
+            mean += X[i, j]
+        mean = mean / N
+        variance = 0.0
+        for j in range(N):
+            deviation = X[i, j] - mean
+            variance += deviation * deviation
+        scale = 1.0 / math.sqrt(variance / N + eps)
+        for j in range(N):
+            Y[i, j] = (X[i, j] - mean) * scale * weight[j] + bias[j]
+
+
+@Operator
+def layer_norm(
+    x: Any,
+    normalized_shape: int | tuple[int, ...],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    *,
+    out: Any = None,
+) -> Plan:
+    """`x` normalised over its trailing axes, which must be `normalized_shape`; names and defaults as PyTorch's.
+
+    weight, bias: of `normalized_shape`, or `None` for ones and zeros.  The variance is the mean of squared
+    deviations from the mean, so that a large mean does not cancel.
+    """
+    trailing = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    same_dtype(("x", x), ("weight", weight), ("bias", bias))
+    if not trailing or tuple(x.shape[-len(trailing) :]) != trailing:
+        raise ValueError(f"normalized_shape={trailing} must be the trailing shape of x, which is {tuple(x.shape)}")
+    for name, array in (("weight", weight), ("bias", bias)):
+        if array is not None and tuple(array.shape) != trailing:
+            raise ValueError(f"{name}: shape {trailing} is needed, not {tuple(array.shape)}")
+    width = math.prod(trailing)
+    result = result_of(x, out, tuple(x.shape))
+    main = Step(
+        layer_norm_kernel,
+        (
+            rows_of(x, width),
+            full(x, (width,), 1.0) if weight is None else rows_of(weight, None),
+            full(x, (width,), 0.0) if bias is None else rows_of(bias, None),
+            rows_of(result, width),
+            float(eps),
+        ),
+    )
+    return Plan((main,) if math.prod(result.shape) else (), main=main, result=result)
