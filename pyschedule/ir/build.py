@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from pyschedule.ir.nodes import BinOp, BoolOp, Call, Compare, Const, Expr
-from pyschedule.ir.types import BOOL, INT64, Scalar, Vector
+from pyschedule.ir.types import BOOL, INT64, Scalar
 
 
 def const(value: int) -> Const:
@@ -23,6 +25,16 @@ def constant(expr: Expr) -> int | None:
     return None
 
 
+def _is_int64(expr: Expr, *operators: str) -> TypeGuard[BinOp]:
+    """An operation that wraps as int64 does: only such may be regrouped (a narrower one wraps earlier)."""
+    return isinstance(expr, BinOp) and expr.op in operators and expr.dtype.name == "int64"
+
+
+def _wrapped(value: int) -> Const:
+    """A folded constant, wrapped as the operation would have."""
+    return const((value + (1 << 63)) % (1 << 64) - (1 << 63))
+
+
 def _as_expr(value: Expr | int) -> Expr:
     return const(value) if isinstance(value, int) else value
 
@@ -32,16 +44,16 @@ def add(left: Expr | int, right: Expr | int) -> Expr:
     left, right = _as_expr(left), _as_expr(right)
     a, b = constant(left), constant(right)
     if a is not None and b is not None:
-        return const(a + b)
+        return _wrapped(a + b)
     if a is not None:
         left, right, a, b = right, left, b, a
-    if b == 0 and not isinstance(right.type, Vector):
+    if b == 0:
         return left
-    if b is not None and isinstance(left, BinOp) and left.op in "+-":
+    if b is not None and _is_int64(left, "+", "-"):
         inner = constant(left.right)
         if inner is not None:
             return add(left.left, b + (inner if left.op == "+" else -inner))
-    if b is not None and b < 0:
+    if b is not None and -(1 << 63) < b < 0:
         return BinOp("-", left, const(-b), INT64)
     return BinOp("+", left, right, INT64)
 
@@ -53,7 +65,7 @@ def sub(left: Expr | int, right: Expr | int) -> Expr:
     b = constant(right)
     if b is not None:
         return add(left, -b)
-    if isinstance(left, BinOp) and left.op == "+":  # (x + y) - x
+    if _is_int64(left, "+"):  # (x + y) - x
         if left.left == right:
             return left.right
         if left.right == right:
@@ -65,7 +77,7 @@ def mul(left: Expr | int, right: Expr | int) -> Expr:
     left, right = _as_expr(left), _as_expr(right)
     a, b = constant(left), constant(right)
     if a is not None and b is not None:
-        return const(a * b)
+        return _wrapped(a * b)
     if a is not None:
         left, right, a, b = right, left, b, a
     if b == 1:
@@ -79,7 +91,7 @@ def floordiv(left: Expr | int, right: Expr | int) -> Expr:
     left, right = _as_expr(left), _as_expr(right)
     a, b = constant(left), constant(right)
     if a is not None and b:
-        return const(a // b)
+        return _wrapped(a // b)
     if b == 1:
         return left
     return BinOp("//", left, right, INT64)
@@ -131,9 +143,10 @@ _COMPARE = {
 
 
 def compare(op: str, left: Expr | int, right: Expr | int, dtype: Scalar = INT64) -> Expr:
+    """`left op right` computed in `dtype`; folded only where that is int64, the meaning of `_COMPARE`."""
     left, right = _as_expr(left), _as_expr(right)
     a, b = constant(left), constant(right)
-    if a is not None and b is not None:
+    if a is not None and b is not None and dtype.name == "int64":
         return Const(bool(_COMPARE[op](a, b)), BOOL)
     return Compare(op, left, right, dtype)
 

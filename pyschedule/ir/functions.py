@@ -17,9 +17,10 @@ class Function:
 
 
 _UNARY_MATH: Final = (
-    "sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    "erf erfc floor ceil trunc"
-).split()
+    *("sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p"),
+    *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
+    *("erf", "erfc", "floor", "ceil", "trunc"),
+)
 _BINARY_MATH: Final = ("atan2", "hypot", "copysign", "fmod", "pow")
 
 FUNCTIONS: Final = {

@@ -1,8 +1,8 @@
 """The nodes of the loop-nest IR.
 
-Every node is a frozen dataclass whose fields declare a role (`child`, `body`, or plain data), so that walking,
-rewriting and comparing are written once, in `visitors`, for all of them.  Nodes are immutable: a transform
-builds new ones and shares what it did not touch.
+Every node is a frozen dataclass whose fields declare a role (`child`, `body`, or plain data), so that
+walking, rewriting and comparing are written once, in `visitors`, for all of them.  Nodes are immutable: a
+transform builds new ones and shares what it did not touch.
 
 Contract, checked by `checker`:
 
@@ -18,25 +18,17 @@ Contract, checked by `checker`:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from pyschedule.ir.types import BOOL, INT64, Scalar, Type, Vector, element_of, lanes_of, with_lanes
 
 ROLE: Final = "role"
-
-
-def child() -> Any:
-    """A field that holds an expression, `None`, or a tuple of expressions."""
-    return field(metadata={ROLE: "child"})
-
-
-def optional_child() -> Any:
-    return field(default=None, metadata={ROLE: "child"})
-
-
-def block(**kwargs: Any) -> Any:
-    """A field that holds a tuple of statements."""
-    return field(metadata={ROLE: "body"}, **kwargs)
+#: A field that holds an expression, `None`, or a tuple of expressions.
+CHILD: Final = {ROLE: "child"}
+#: A field that holds a tuple of statements.
+BODY: Final = {ROLE: "body"}
+#: The field that holds a statement's `Origin`.
+ORIGIN: Final = {ROLE: "origin"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +101,9 @@ class Load(Expr):
     """
 
     array: str
-    indices: tuple[Expr, ...] = child()
+    indices: tuple[Expr, ...] = field(metadata=CHILD)
     dtype: Type
-    mask: Expr | None = optional_child()
+    mask: Expr | None = field(default=None, metadata=CHILD)
     loc: Location | None = field(default=None, compare=False)
 
     @property
@@ -131,8 +123,8 @@ class BinOp(Expr):
     """
 
     op: str
-    left: Expr = child()
-    right: Expr = child()
+    left: Expr = field(metadata=CHILD)
+    right: Expr = field(metadata=CHILD)
     dtype: Scalar
     loc: Location | None = field(default=None, compare=False)
 
@@ -146,8 +138,8 @@ class Compare(Expr):
     """`< <= > >= == !=`, after both operands are converted to `dtype`."""
 
     op: str
-    left: Expr = child()
-    right: Expr = child()
+    left: Expr = field(metadata=CHILD)
+    right: Expr = field(metadata=CHILD)
     dtype: Scalar
     loc: Location | None = field(default=None, compare=False)
 
@@ -161,8 +153,8 @@ class BoolOp(Expr):
     """`and` / `or` of bool operands, short-circuit on scalars (so that `i < n and A[i] > 0` is safe)."""
 
     op: str
-    left: Expr = child()
-    right: Expr = child()
+    left: Expr = field(metadata=CHILD)
+    right: Expr = field(metadata=CHILD)
 
     @property
     def type(self) -> Type:
@@ -174,7 +166,7 @@ class UnaryOp(Expr):
     """`-` (negate), `~` (invert), `not` (of a bool)."""
 
     op: str
-    operand: Expr = child()
+    operand: Expr = field(metadata=CHILD)
 
     @property
     def type(self) -> Type:
@@ -185,9 +177,9 @@ class UnaryOp(Expr):
 class Select(Expr):
     """`a if test else b`, evaluating only the arm that is taken; lane by lane where `test` is a vector."""
 
-    test: Expr = child()
-    then: Expr = child()
-    orelse: Expr = child()
+    test: Expr = field(metadata=CHILD)
+    then: Expr = field(metadata=CHILD)
+    orelse: Expr = field(metadata=CHILD)
     dtype: Scalar
 
     @property
@@ -202,7 +194,7 @@ class Cast(Expr):
     """Conversion to `dtype` as NumPy's `astype` does it; to a half type: rounded to it, held as float32."""
 
     dtype: Scalar
-    operand: Expr = child()
+    operand: Expr = field(metadata=CHILD)
 
     @property
     def type(self) -> Type:
@@ -215,7 +207,7 @@ class Call(Expr):
     """A function of `ir.functions.FUNCTIONS`, of scalars or lane by lane."""
 
     function: str
-    args: tuple[Expr, ...] = child()
+    args: tuple[Expr, ...] = field(metadata=CHILD)
     dtype: Scalar
     loc: Location | None = field(default=None, compare=False)
 
@@ -228,7 +220,7 @@ class Call(Expr):
 class Ramp(Expr):
     """The int64 vector `base, base + stride, ..., base + (lanes - 1) * stride`; `stride` is an int."""
 
-    base: Expr = child()
+    base: Expr = field(metadata=CHILD)
     stride: int
     lanes: int
 
@@ -239,7 +231,7 @@ class Ramp(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Broadcast(Expr):
-    value: Expr = child()
+    value: Expr = field(metadata=CHILD)
     lanes: int
 
     @property
@@ -252,7 +244,7 @@ class Reduce(Expr):
     """All lanes of a vector combined into one scalar; `op` is a name in `ir.functions.REDUCTIONS`."""
 
     op: str
-    vector: Expr = child()
+    vector: Expr = field(metadata=CHILD)
 
     @property
     def type(self) -> Type:
@@ -272,7 +264,7 @@ class Origin:
     """
 
     statement: int
-    counters: tuple[Expr, ...] = child()
+    counters: tuple[Expr, ...] = field(metadata=CHILD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,9 +277,9 @@ class Assign(Stmt):
     """`target = value`: writes a scalar (or vector) local."""
 
     target: str
-    value: Expr = child()
+    value: Expr = field(metadata=CHILD)
     vtype: Type
-    origin: Origin | None = field(default=None, metadata={ROLE: "origin"}, compare=False)
+    origin: Origin | None = field(default=None, metadata=ORIGIN, compare=False)
     loc: Location | None = field(default=None, compare=False)
 
 
@@ -296,10 +288,10 @@ class Store(Stmt):
     """`array[indices] = value`, converted to the element type (a half is rounded here, once)."""
 
     array: str
-    indices: tuple[Expr, ...] = child()
-    value: Expr = child()
-    mask: Expr | None = optional_child()
-    origin: Origin | None = field(default=None, metadata={ROLE: "origin"}, compare=False)
+    indices: tuple[Expr, ...] = field(metadata=CHILD)
+    value: Expr = field(metadata=CHILD)
+    mask: Expr | None = field(default=None, metadata=CHILD)
+    origin: Origin | None = field(default=None, metadata=ORIGIN, compare=False)
     loc: Location | None = field(default=None, compare=False)
 
 
@@ -316,9 +308,9 @@ class Alloc(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class If(Stmt):
-    test: Expr = child()
-    body: tuple[Stmt, ...] = block()
-    orelse: tuple[Stmt, ...] = block(default=())
+    test: Expr = field(metadata=CHILD)
+    body: tuple[Stmt, ...] = field(metadata=BODY)
+    orelse: tuple[Stmt, ...] = field(default=(), metadata=BODY)
     loc: Location | None = field(default=None, compare=False)
 
 
@@ -339,10 +331,10 @@ class For(Stmt):
     """
 
     var: str
-    start: Expr = child()
-    stop: Expr = child()
-    step: Expr = child()
-    body: tuple[Stmt, ...] = block()
+    start: Expr = field(metadata=CHILD)
+    stop: Expr = field(metadata=CHILD)
+    step: Expr = field(metadata=CHILD)
+    body: tuple[Stmt, ...] = field(metadata=BODY)
     source: str = ""
     ordinal: int = 1
     piece: int | None = None
@@ -364,8 +356,8 @@ class For(Stmt):
 class While(Stmt):
     """A loop that could not be shown to count (counted `while` loops become `For`)."""
 
-    test: Expr = child()
-    body: tuple[Stmt, ...] = block()
+    test: Expr = field(metadata=CHILD)
+    body: tuple[Stmt, ...] = field(metadata=BODY)
     source: str = ""
     ordinal: int = 1
     unroll: int = 0
@@ -383,7 +375,7 @@ class Break(Stmt):
 class Return(Stmt):
     """Ends the kernel.  `values` are scalars in the order of `Kernel.scalar_results`."""
 
-    values: tuple[Expr, ...] = child()
+    values: tuple[Expr, ...] = field(metadata=CHILD)
     loc: Location | None = field(default=None, compare=False)
 
 
@@ -411,7 +403,7 @@ class Array:
 
     name: str
     dtype: Type
-    shape: tuple[Expr, ...] = child()
+    shape: tuple[Expr, ...] = field(metadata=CHILD)
     space: str = "global"
     unit_axis: int | None = None
     divisor: int = 1

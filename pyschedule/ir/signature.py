@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pyschedule.errors import ScheduleError
 from pyschedule.ir.types import DTYPES, Scalar
 
 
@@ -31,7 +32,7 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class ScalarSpec:
-    """A number: a Python `int` or `float` is weak; a NumPy integer is a strong int64, a NumPy float itself."""
+    """A number: a Python `int` or `float` is weak; a NumPy integer a strong int64, a NumPy float itself."""
 
     type: Scalar
 
@@ -53,15 +54,14 @@ class Shaped:
     shape: tuple[int, ...]
 
 
-_SPEC = re.compile(r"^\s*(\w+)\s*\[\s*([\d\s,]*)\]\s*$")
+_SPEC = re.compile(r"\s*(\w+)\s*\[\s*((?:[0-9]+\s*(?:,\s*[0-9]+\s*)*,?)?)\s*\]\s*")
 
 
 def spec(text: str) -> Shaped:
-    """Parses `"dtype[extent, ...]"`; raises `ValueError` naming what was given and what is allowed."""
-    match = _SPEC.match(text)
+    """Parses `"dtype[extent, ...]"`; raises `ScheduleError` naming what was given and what is allowed."""
+    match = _SPEC.fullmatch(text) if isinstance(text, str) else None
     if match is None or match[1] not in DTYPES:
-        raise ValueError(
+        raise ScheduleError(
             f"spec: {text!r} is not of the form 'dtype[extent, ...]' with a dtype among {', '.join(DTYPES)}"
         )
-    extents = tuple(int(part) for part in match[2].split(",") if part.strip())
-    return Shaped(match[1], extents)
+    return Shaped(match[1], tuple(int(part) for part in match[2].split(",") if part.strip()))

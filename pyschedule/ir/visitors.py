@@ -14,33 +14,38 @@ from pyschedule.ir.nodes import (
     Assign,
     Expr,
     For,
-    If,
     Kernel,
     Load,
-    Origin,
-    Ramp,
     Stmt,
     Store,
     Var,
     While,
 )
-from pyschedule.ir.types import Type
+from pyschedule.ir.types import INT64, Type
 
 Body = tuple[Stmt, ...]
 
 
 @cache
-def _fields(kind: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the fields of `kind` that hold expressions, and of those that hold statements."""
+def _fields(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the fields of a class that hold expressions, and of those that hold statements."""
     fields = dataclasses.fields(kind)
     children = tuple(item.name for item in fields if item.metadata.get(ROLE) == "child")
     bodies = tuple(item.name for item in fields if item.metadata.get(ROLE) == "body")
     return children, bodies
 
 
+def _expression_fields(node: Any) -> tuple[str, ...]:
+    return _fields(node.__class__)[0]
+
+
+def _body_fields(node: Any) -> tuple[str, ...]:
+    return _fields(node.__class__)[1]
+
+
 def children(node: Any) -> Iterator[Expr]:
     """The expressions directly under a node (an expression, a statement, an `Array` or an `Origin`)."""
-    for name in _fields(type(node))[0]:
+    for name in _expression_fields(node):
         value = getattr(node, name)
         if isinstance(value, tuple):
             yield from value
@@ -51,7 +56,7 @@ def children(node: Any) -> Iterator[Expr]:
 
 
 def bodies(node: Stmt) -> Iterator[Body]:
-    for name in _fields(type(node))[1]:
+    for name in _body_fields(node):
         yield getattr(node, name)
 
 
@@ -70,11 +75,14 @@ def walk(body: Body) -> Iterator[Stmt]:
             yield from walk(inner)
 
 
-def walk_with_loops(body: Body, loops: tuple[For | While, ...] = ()) -> Iterator[tuple[Stmt, tuple[For | While, ...]]]:
+Loops = tuple[For | While, ...]
+
+
+def walk_with_loops(body: Body, around: Loops = ()) -> Iterator[tuple[Stmt, Loops]]:
     """As `walk`, each statement with the loops around it, outermost first."""
     for stmt in body:
-        yield stmt, loops
-        inner_loops = (*loops, stmt) if isinstance(stmt, (For, While)) else loops
+        yield stmt, around
+        inner_loops = (*around, stmt) if isinstance(stmt, (For, While)) else around
         for inner in bodies(stmt):
             yield from walk_with_loops(inner, inner_loops)
 
@@ -93,7 +101,7 @@ def loops(body: Body) -> Iterator[For]:
 def map_children(node: Any, function: Callable[[Expr], Expr]) -> Any:
     """The node with `function` applied to the expressions directly under it; itself where nothing changed."""
     changes: dict[str, Any] = {}
-    for name in _fields(type(node))[0]:
+    for name in _expression_fields(node):
         value = getattr(node, name)
         if isinstance(value, tuple):
             new: Any = tuple(function(item) for item in value)
@@ -137,10 +145,7 @@ def rewrite(
         new = stmt
         if expression is not None:
             new = map_children(new, lambda part: rewrite_expr(part, expression))
-        inner = {
-            name: rewrite(getattr(new, name), statement, expression)
-            for name in _fields(type(new))[1]
-        }
+        inner = {name: rewrite(getattr(new, name), statement, expression) for name in _body_fields(new)}
         inner = {name: value for name, value in inner.items() if value is not getattr(new, name)}
         if inner:
             new = dataclasses.replace(new, **inner)
@@ -203,8 +208,6 @@ def arrays(kernel: Kernel) -> dict[str, Array]:
 
 def variable_types(kernel: Kernel) -> dict[str, Type]:
     """The type of every scalar parameter, local and counter."""
-    from pyschedule.ir.types import INT64
-
     types: dict[str, Type] = {param.name: param.vtype for param in kernel.scalar_params}
     for stmt in walk(kernel.body):
         if isinstance(stmt, Assign):
@@ -216,5 +219,3 @@ def variable_types(kernel: Kernel) -> dict[str, Type]:
 
 def contains(body: Body, *kinds: type[Stmt]) -> bool:
     return any(isinstance(stmt, kinds) for stmt in walk(body))
-
-
