@@ -36,7 +36,8 @@ def same_dtype(*arrays: tuple[str, Any]) -> None:
         if not hasattr(array, "dtype"):
             raise TypeError(f"{name}: an array is needed, not {type(array).__name__}")
         if str(array.dtype) != str(named[0][1].dtype):
-            raise TypeError(f"{name} is {array.dtype}, but {named[0][0]} is {named[0][1].dtype}; one dtype is needed")
+            other, first = named[0]
+            raise TypeError(f"{name} is {array.dtype}, but {other} is {first.dtype}; one dtype is needed")
 
 
 def full(like: Any, shape: tuple[int, ...], value: float) -> Any:

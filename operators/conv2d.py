@@ -80,7 +80,8 @@ def conv2d(
     same_dtype(("x", x), ("weight", weight), ("bias", bias))
     batch, channels, height, width = shape_of(x, "x", 4)
     filters, depth, rows, columns = shape_of(weight, "weight", 4)
-    strides, pads, dilations = _pair(stride, "stride", 1), _pair(padding, "padding", 0), _pair(dilation, "dilation", 1)
+    strides, dilations = _pair(stride, "stride", 1), _pair(dilation, "dilation", 1)
+    pads = _pair(padding, "padding", 0)
     if groups < 1 or filters % groups or channels != depth * groups:
         raise ValueError(
             f"groups={groups}: x has {channels} channels and weight is {(filters, depth, rows, columns)}; "

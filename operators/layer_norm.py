@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from operators.arrays import full, rows_of, result_of, same_dtype
+from operators.arrays import full, result_of, rows_of, same_dtype
 from operators.operator import Operator, Plan, Step
 from pyschedule import tile, unroll, vectorize
 

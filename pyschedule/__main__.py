@@ -1,0 +1,5 @@
+"""`python -m pyschedule`."""
+
+from pyschedule.cli import main
+
+raise SystemExit(main())

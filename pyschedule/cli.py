@@ -1,0 +1,235 @@
+"""The command line: `pyschedule demo | inspect | bench | tune | doctor`.
+
+Heavy imports happen inside the commands, so that `--help` answers at once, and so that `demo` and `bench` can
+start a process with a fair environment before NumPy is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from pyschedule.report.fairness import is_fair, run_fairly
+from pyschedule.report.progress import Progress
+
+_OPERATORS: Final = ("gemm", "conv2d", "layer_norm")
+
+
+class RequestError(Exception):
+    """A wrong request; the message says what to do."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, and where the help is."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}; see '{self.prog} --help'\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; 0 on success, 2 on a wrong request (with one line on standard error)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser()
+    options = parser.parse_args(given)
+    if options.command is None:
+        parser.error("choose a command: demo, inspect, bench, tune or doctor")
+    if options.fair and not is_fair():
+        sys.stdout.flush()
+        return run_fairly(["-m", "pyschedule", *given])
+    command: Callable[[argparse.Namespace], None] = options.run
+    try:
+        command(options)
+    except (RequestError, ValueError, TypeError) as error:
+        print(f"pyschedule {options.command}: error: {_one_line(str(error))}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _one_line(message: str) -> str:
+    """A message without its lines of carets, on one line."""
+    lines = (line.strip() for line in message.splitlines())
+    return " ".join(line for line in lines if line.strip("^~ "))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="pyschedule", description="Schedules for loop nests in plain Python.")
+    parser.set_defaults(fair=False)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+
+    demo = commands.add_parser("demo", help="GEMM step by step, then NumPy: the log and the table")
+    demo.add_argument("--size", type=_positive, default=1024, help="rows, columns and depth (default: %(default)s)")
+    demo.set_defaults(run=_demo, fair=True)
+
+    inspect = commands.add_parser("inspect", help="what the transforms make of a kernel")
+    _add_kernel(inspect)
+    inspect.add_argument("--target", help="cpu, cuda or cuda:sm_XY (default: what the kernel would run on)")
+    show = inspect.add_mutually_exclusive_group()
+    show.add_argument("--source", action="store_true", help="the generated Numba source instead")
+    show.add_argument("--asm", action="store_true", help="the CPU's assembly instead")
+    show.add_argument("--ptx", action="store_true", help="PTX instead")
+    show.add_argument("--sass", action="store_true", help="the GPU's machine code instead")
+    inspect.set_defaults(run=_inspect)
+
+    bench = commands.add_parser("bench", help="a kernel with less and less of its schedule, timed")
+    _add_kernel(bench)
+    bench.add_argument(
+        "--rounds", type=_positive, default=20, help="calls of each variant (default: %(default)s)"
+    )
+    bench.add_argument("--csv", type=Path, help="write the table to this file too")
+    bench.set_defaults(run=_bench, fair=True)
+
+    tune = commands.add_parser("tune", help="search for a faster schedule (not in this version)")
+    tune.add_argument("kernel", nargs="?", help="MODULE:KERNEL")
+    tune.add_argument("specs", nargs="*", help='its arguments, as "float32[1024,1024]"')
+    tune.set_defaults(run=_tune)
+
+    doctor = commands.add_parser("doctor", help="versions, CPU, threads, cache and CUDA tools found here")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _add_kernel(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kernel", help="MODULE:KERNEL, FILE.py:KERNEL, or one of " + ", ".join(_OPERATORS))
+    parser.add_argument("specs", nargs="*", metavar="ARGUMENT", help='"float32[64,64]" for an array, or a number')
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
+# ------------------------------------------------------------------------------------------------ commands
+
+
+def _demo(options: argparse.Namespace) -> None:
+    from pyschedule.report.demo import run
+
+    progress = Progress()
+    try:
+        run(options.size, progress)
+    finally:
+        progress.close()
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    import pyschedule
+
+    kernel = _kernel(options.kernel)
+    arguments = [_argument(text) for text in options.specs]
+    progress = Progress()
+    try:
+        progress("lowering")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pyschedule.ScheduleWarning)  # the log says the same
+            if not (options.source or options.asm or options.ptx or options.sass):
+                print(pyschedule.inspect_loop_transforms(kernel, *arguments, target=options.target))
+                return
+            lowering = kernel.lower(*arguments, target=options.target)
+            if options.source:
+                print(lowering.source)
+            else:
+                print(lowering.asm() if options.asm else lowering.ptx() if options.ptx else lowering.sass())
+    finally:
+        progress.close()
+
+
+def _bench(options: argparse.Namespace) -> None:
+    from pyschedule.report import perf_report
+    from pyschedule.report.table import show
+
+    kernel = _kernel(options.kernel)
+    arguments = [_data(_argument(text)) for text in options.specs]
+    if hasattr(kernel, "plan"):  # an operator: its main kernel is what has a schedule
+        main = kernel.plan(*arguments).main
+        kernel, arguments = main.kernel, list(main.arguments)
+    progress = Progress()
+    try:
+        frame = perf_report(kernel, *arguments, rounds=options.rounds, progress=progress)
+    finally:
+        progress.close()
+    print(show(frame))
+    if options.csv is not None:
+        frame.to_csv(options.csv, index=False)
+
+
+def _tune(options: argparse.Namespace) -> None:
+    raise RequestError("tuning is not in this version; write a schedule and compare it with 'pyschedule bench'")
+
+
+def _doctor(options: argparse.Namespace) -> None:
+    from pyschedule.report.doctor import facts
+
+    found = facts()
+    width = max(map(len, found))
+    for name, value in found.items():
+        print(f"{name:<{width}}  {value}")
+
+
+# ------------------------------------------------------------------------------------- kernels and arguments
+
+
+def _kernel(text: str) -> Any:
+    """The kernel or operator that `text` names."""
+    module_name, _, name = text.rpartition(":")
+    if not module_name:
+        if text not in _OPERATORS:
+            raise RequestError(f"{text!r} names no kernel; write MODULE:KERNEL, or one of {', '.join(_OPERATORS)}")
+        module_name, name = "operators", text
+    kernel = getattr(_module(module_name), name, None)
+    if kernel is None:
+        raise RequestError(f"{module_name} has no {name!r}; name a function that carries the decorators")
+    if not hasattr(kernel, "lower"):
+        raise RequestError(
+            f"{text} is no kernel; decorate the function with tile, vectorize or unroll"
+        )
+    return kernel
+
+
+def _module(name: str) -> Any:
+    path = Path(name)
+    if path.suffix == ".py":
+        if not path.is_file():
+            raise RequestError(f"there is no file {name}; give the path of a Python file")
+        sys.path.insert(0, str(path.parent.resolve()))
+        name = path.stem
+    else:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise RequestError(f"cannot import {name} ({error}); run from its folder, or give FILE.py:KERNEL") from None
+
+
+def _argument(text: str) -> Any:
+    """A spec, or a number."""
+    import pyschedule
+
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return pyschedule.spec(text)
+
+
+def _data(argument: Any) -> Any:
+    """Random data where a spec stands; everything else as it is."""
+    import numpy as np
+
+    if not hasattr(argument, "shape"):
+        return argument
+    generator = np.random.default_rng(0)
+    if argument.dtype == "bfloat16":
+        import ml_dtypes
+
+        return generator.standard_normal(argument.shape, dtype=np.float32).astype(ml_dtypes.bfloat16)
+    dtype = np.dtype(argument.dtype)
+    if dtype.kind == "f":
+        return generator.standard_normal(argument.shape, dtype=np.float32).astype(dtype)
+    return generator.integers(0, 2 if dtype.kind == "b" else 100, argument.shape).astype(dtype)
