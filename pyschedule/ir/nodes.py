@@ -184,9 +184,7 @@ class Select(Expr):
 
     @property
     def type(self) -> Type:
-        return with_lanes(
-            self.dtype, max(lanes_of(part.type) for part in (self.test, self.then, self.orelse))
-        )
+        return with_lanes(self.dtype, max(lanes_of(part.type) for part in (self.test, self.then, self.orelse)))
 
 
 @dataclass(frozen=True, slots=True)
