@@ -1,0 +1,119 @@
+"""What the CUDA back end hands to the runtime: source text, and how to launch each of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyschedule.ir.types import Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument of a generated kernel.
+
+    `kind`: `"pointer"` (the address of `array`'s first element, uint64), `"extent"` or `"stride"` (of `axis`,
+    in elements), `"scalar"` (the kernel's own parameter `name`), `"status"` or `"results"` (the address of
+    the status word, or of the scalar results).  `type` is what is passed.
+    """
+
+    name: str
+    kind: str
+    type: Scalar
+    array: str = ""
+    axis: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch: `function` of the program's source, over a grid that depends on the arguments.
+
+    `grid` holds three Python expressions, text, over the names in `names` (which `CudaProgram.bindings`
+    computes from arrays and scalars); a zero among them means that there is nothing to do.  `threads` are the
+    block's dimensions.  `dynamic_shared` is in bytes, and needs the function's attribute raised where it is
+    above 48 KB.  `static_shared` is what the source declares itself.
+    """
+
+    function: str
+    grid: tuple[str, str, str]
+    threads: tuple[int, int, int]
+    parameters: tuple[Parameter, ...]
+    dynamic_shared: int = 0
+    static_shared: int = 0
+
+    @property
+    def threads_per_block(self) -> int:
+        return self.threads[0] * self.threads[1] * self.threads[2]
+
+    def grid_size(self, bindings: Mapping[str, int | float]) -> tuple[int, int, int]:
+        """The grid for these arguments; each extent is at least 0."""
+        values = {**bindings, "min": min, "max": max}
+        x, y, z = (max(0, int(eval(text, {"__builtins__": {}}, values))) for text in self.grid)
+        return x, y, z
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A global buffer that the runtime allocates for one call: an array of the kernel that outlives a launch,
+    or whose extent is known only then.  `shape` holds Python expressions over `CudaProgram.bindings`."""
+
+    name: str
+    dtype: str
+    shape: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayInfo:
+    """An array parameter, as far as a launch must know it: `writes` says whether any launch stores to it."""
+
+    name: str
+    dtype: str
+    rank: int
+    writes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CudaProgram:
+    """A complete Python module as text, and the launches that run the kernel, in order.
+
+    `index_bits` is 32 where offsets are computed in unsigned 32 bits: valid as long as `fits` says so of the
+    arguments; a program of 64 is always valid.  `scalar_results` are written to a buffer of 8 bytes each.
+    `has_status`: the kernel checks indices; a status word that is not 0 after a launch is an IndexError.
+    `notes` tell what could not be mapped and runs in a single thread instead.
+    """
+
+    source: str
+    launches: tuple[Launch, ...]
+    arrays: tuple[ArrayInfo, ...]
+    scalars: tuple[tuple[str, Scalar], ...]
+    workspaces: tuple[Workspace, ...] = ()
+    scalar_results: tuple[Scalar, ...] = ()
+    has_status: bool = False
+    strict_math: bool = False
+    index_bits: int = 32
+    notes: tuple[str, ...] = field(default=())
+
+    def bindings(
+        self, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, int | float]
+    ) -> dict[str, int | float]:
+        """The names that grids and workspace shapes are written in: `A_0` is the extent of `A`'s axis 0."""
+        values: dict[str, int | float] = dict(scalars)
+        for array in self.arrays:
+            for axis, extent in enumerate(shapes[array.name]):
+                values[f"{array.name}_{axis}"] = int(extent)
+        return values
+
+    def fits(self, shapes: Mapping[str, tuple[int, ...]], strides: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether 32-bit offsets reach every element: extents below 2**31, no negative stride, and no offset
+        of 2**32 elements or more.  `strides` count elements."""
+        if self.index_bits == 64:
+            return True
+        for name, shape in shapes.items():
+            if 0 in shape:
+                continue
+            steps = strides[name]
+            if any(extent >= 1 << 31 for extent in shape) or any(step < 0 for step in steps):
+                return False
+            if sum((extent - 1) * step for extent, step in zip(shape, steps, strict=True)) >= 1 << 32:
+                return False
+        return True
