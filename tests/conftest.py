@@ -1,0 +1,57 @@
+"""Options and surroundings that all tests share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+#: Quick checks and the lower rooms first, so that a fault shows where it was made.
+_ORDER = (
+    "test_layout",
+    "test_docs",
+    "ir",
+    "schedule",
+    "frontend",
+    "analysis",
+    "transforms",
+    "codegen",
+    "runtime",
+    "test_golden",
+    "cases",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--refresh-golden", action="store_true", help="write the golden files anew instead of comparing"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """An empty cache directory for the run, shared by its workers; the user's own is not touched."""
+    if hasattr(config, "workerinput"):
+        return
+    directory = tempfile.mkdtemp(prefix="pyschedule-tests-")
+    os.environ["PYSCHEDULE_CACHE_DIR"] = directory
+    for name in ("PYSCHEDULE_STRICT", "PYSCHEDULE_LOG", "PYSCHEDULE_DEBUG"):
+        os.environ.pop(name, None)
+    config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        room = item.path.relative_to(here).parts[0].removesuffix(".py")
+        return _ORDER.index(room) if room in _ORDER else len(_ORDER)
+
+    items.sort(key=place)
+
+
+@pytest.fixture
+def refresh_golden(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--refresh-golden"))
