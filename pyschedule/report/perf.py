@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyschedule.errors import InternalError
 from pyschedule.ir import visitors
-from pyschedule.ir.nodes import For, Kernel
+from pyschedule.ir.nodes import Kernel
 from pyschedule.report.counting import Work, count
 from pyschedule.report.device import on_device, synchronize, to_host
 from pyschedule.report.measure import interleaved
@@ -21,6 +21,8 @@ from pyschedule.schedule.targets import host
 
 if TYPE_CHECKING:
     import pandas
+
+    from pyschedule.runtime.lowering import Lowering
 
 COLUMNS: Final = (
     "operator",
@@ -84,7 +86,8 @@ def perf_report(
     The variants are `naive`, `+tiling`, `+tiling+vectorization`, `+tiling+vectorization+unroll`, as far as
     the kernel's schedule has them, then the peers.  `naive` is the same nest without its schedule, compiled by
     the same back end: not the Python interpreter, which would need an hour for a product of 1024³.  `speedup`
-    is against it.
+    is against it (against the first variant where a kernel has no form without its schedule, as in the block
+    form).
 
     Outputs are checked against float64 first (`rel_error`, by the Euclidean norm; `InternalError` where a
     variant is wrong, `ValueError` where a peer is).  Then all are timed in one process, interleaved, each from
@@ -109,13 +112,14 @@ def _rows(case: Case, rounds: int, seconds: float, progress: Callable[[str], Non
     device = any(on_device(arg) for arg in arrays)
     kind = "cuda" if device else "cpu"
     dtype = str(arrays[0].dtype) if arrays else "float64"
-    own = variants(case.kernel, kind)
-    source: Kernel = case.kernel.lower(*case.arguments, target=kind).stages["source"]
+    lowering: Lowering = case.kernel.lower(*case.arguments, target=kind)
+    own = variants(case.kernel, lowering.definition.schedule.for_target(kind))
+    source = lowering.stages["source"]
     work = count(source, case.arguments)
     bench = _Bench(case, source)
 
     progress("computing in float64")
-    expected = bench.reference(own["naive"], work)
+    expected = bench.reference(next(iter(own.values())), work)
     functions: dict[str, Callable[..., Any]] = {**own, **case.peers}
     errors: dict[str, float] = {}
     for name, function in functions.items():
@@ -133,6 +137,7 @@ def _rows(case: Case, rounds: int, seconds: float, progress: Callable[[str], Non
     )
     flops = case.flops if case.flops is not None else work.flops
     moved = case.bytes_moved if case.bytes_moved is not None else work.bytes_moved
+    slowest = times[next(iter(own))]
     rows = []
     for name, elapsed in times.items():
         cores = _cores(own[name], case.arguments) if name in own and not device else 1
@@ -147,7 +152,7 @@ def _rows(case: Case, rounds: int, seconds: float, progress: Callable[[str], Non
                 "target": kind,
                 "variant": name,
                 "time_s": elapsed,
-                "speedup": times["naive"] / elapsed,
+                "speedup": slowest / elapsed,
                 "gflops": gflops,
                 "pct_peak": 100 * gflops / (peak * cores) if peak else math.nan,
                 "gbytes_s": gbytes,
@@ -160,9 +165,7 @@ def _rows(case: Case, rounds: int, seconds: float, progress: Callable[[str], Non
 
 def _cores(kernel: Any, arguments: tuple[Any, ...]) -> int:
     """The cores a variant uses: all, where one of its loops is parallel, else one."""
-    body = kernel.lower(*arguments).stages["unroll"].body
-    parallel = any(isinstance(stmt, For) and stmt.mapping == "parallel" for stmt in visitors.walk(body))
-    return host().cores if parallel else 1
+    return host().cores if kernel.lower(*arguments).runs_in_parallel else 1
 
 
 class _Bench:

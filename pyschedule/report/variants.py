@@ -4,32 +4,30 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pyschedule.schedule.directives import Directive, NoUnroll, Poll, Schedule, Tile, Unroll, Vectorize
+from pyschedule.kernel import schedule_function
+from pyschedule.schedule.directives import BlockForm, Directive, NoUnroll, Poll, Schedule, Tile, Unroll, Vectorize
 
 #: The steps in the pipeline's order, each with the directives that it adds.
 _STEPS: Final[tuple[tuple[str, tuple[type[Directive], ...]], ...]] = (
-    ("+tiling", (Tile,)),
+    ("+tiling", (Tile, BlockForm)),
     ("+vectorization", (Vectorize,)),
     ("+unroll", (Unroll, NoUnroll, Poll)),
 )
 
 
-def variants(kernel: Any, target_kind: str = "cpu") -> dict[str, Any]:
+def variants(kernel: Any, schedule: Schedule) -> dict[str, Any]:
     """`naive`, `+tiling`, `+tiling+vectorization`, `+tiling+vectorization+unroll`: name → kernel.
 
-    Each has the kernel's own directives up to that step.  `naive` is the same nest with none of them,
-    compiled by the same back end.  A step that adds nothing to this kernel is left out.
+    Each has the directives of `schedule` (the kernel's, for one target) up to that step.  `naive` is the same
+    nest with none of them, compiled by the same back end.  A step that adds nothing is left out; so is the
+    `naive` of a block form, whose body means one tile and nothing without it.
     """
-    directives = kernel.schedule.for_target(target_kind).directives
-    removable = tuple(kind for _, kinds in _STEPS for kind in kinds)
-    kept = [item for item in directives if not isinstance(item, removable)]
-    result = {"naive": kernel.with_schedule(Schedule(tuple(kept)))}
+    result = {} if schedule.of(BlockForm) else {"naive": schedule_function(kernel.python, ())}
     name = ""
     allowed: tuple[type[Directive], ...] = ()
     for step, kinds in _STEPS:
-        if not any(isinstance(item, kinds) for item in directives):
-            continue
-        name, allowed = name + step, allowed + kinds
-        chosen = tuple(item for item in directives if item in kept or isinstance(item, allowed))
-        result[name] = kernel.with_schedule(Schedule(chosen))
+        if any(isinstance(item, kinds) for item in schedule.directives):
+            name, allowed = name + step, allowed + kinds
+            chosen = tuple(item for item in schedule.directives if isinstance(item, allowed))
+            result[name] = schedule_function(kernel.python, chosen)
     return result
