@@ -108,7 +108,7 @@ def _positive(text: str) -> int:
 
 
 def _demo(options: argparse.Namespace) -> None:
-    from pyschedule.report.demo import run
+    from pyschedule.demo import run
 
     progress = Progress()
     try:
