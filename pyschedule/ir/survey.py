@@ -1,0 +1,108 @@
+"""One walk over a kernel that gathers what the checker's rules ask about."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pyschedule.ir.nodes import (
+    Alloc,
+    Array,
+    Assign,
+    Broadcast,
+    Dim,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Load,
+    Ramp,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from pyschedule.ir.types import Type, Vector
+from pyschedule.ir.visitors import Body, Loops, arrays, children, variable_types, written_variables
+
+Node = TypeVar("Node")
+
+
+@dataclass(slots=True)
+class Survey:
+    """`statements`: each with the loops around it.  `nodes`: class → its nodes, each with its statement.
+    `unbound` and `undeclared`: names that no value or array can have reached, each with the statement."""
+
+    kernel: Kernel
+    arrays: dict[str, Array]
+    types: dict[str, Type]
+    statements: list[tuple[Stmt, Loops]] = field(default_factory=list)
+    nodes: dict[type, list[tuple[Any, Stmt]]] = field(default_factory=lambda: defaultdict(list))
+    unbound: list[tuple[str, Stmt]] = field(default_factory=list)
+    undeclared: list[tuple[str, Stmt]] = field(default_factory=list)
+
+    def all(self, kind: type[Node]) -> list[tuple[Node, Stmt]]:
+        """The nodes of one class, each with the statement it is in (a statement: itself)."""
+        return self.nodes[kind]
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether any rule about lanes can be broken at all."""
+        types = (*self.types.values(), *(array.dtype for array in self.arrays.values()))
+        return bool(self.nodes[Ramp] or self.nodes[Broadcast] or any(isinstance(type_, Vector) for type_ in types))
+
+
+def survey(kernel: Kernel) -> Survey:
+    found = Survey(kernel, arrays(kernel), variable_types(kernel))
+    bound = {param.name for param in kernel.scalar_params}
+    _body(found, kernel.body, (), bound, {array.name for array in kernel.array_params})
+    return found
+
+
+def _body(found: Survey, body: Body, loops: Loops, bound: set[str], declared: set[str]) -> None:
+    """`bound`: the variables that may have a value here (grows); `declared`: the arrays in scope."""
+    declared = set(declared)
+    for stmt in body:
+        found.statements.append((stmt, loops))
+        found.nodes[type(stmt)].append((stmt, stmt))
+        if isinstance(stmt, While):  # its test sees what the last iteration assigned
+            bound |= written_variables(stmt.body)
+        for expr in children(stmt):
+            _expr(found, expr, stmt, bound, declared)
+        if isinstance(stmt, (Assign, Store)) and stmt.origin is not None:
+            for expr in stmt.origin.counters:
+                _expr(found, expr, stmt, bound, declared)
+        match stmt:
+            case Assign():
+                bound.add(stmt.target)
+            case Alloc():
+                declared.add(stmt.array.name)
+            case Store():
+                if stmt.array not in declared:
+                    found.undeclared.append((stmt.array, stmt))
+            case For():
+                bound |= written_variables(stmt.body)
+                inside = bound | {stmt.var}
+                _body(found, stmt.body, (*loops, stmt), inside, declared)
+            case While():
+                _body(found, stmt.body, (*loops, stmt), bound, declared)
+            case If():
+                other = set(bound)
+                _body(found, stmt.body, loops, bound, declared)
+                _body(found, stmt.orelse, loops, other, declared)
+                bound |= other
+
+
+def _expr(found: Survey, root: Expr, stmt: Stmt, bound: set[str], declared: set[str]) -> None:
+    pending = [root]
+    while pending:
+        expr = pending.pop()
+        found.nodes[type(expr)].append((expr, stmt))
+        if isinstance(expr, Var):
+            if expr.name not in bound:
+                found.unbound.append((expr.name, stmt))
+            continue
+        if isinstance(expr, (Dim, Load)) and expr.array not in declared:
+            found.undeclared.append((expr.array, stmt))
+        pending.extend(children(expr))
