@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from pyschedule.errors import ScheduleError
 from pyschedule.ir.nodes import Location
+from pyschedule.ir.types import DTYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,8 @@ class Schedule:
 
 def positive(value: Any, what: str, loc: Location | None) -> int:
     """An `int` of at least 1 (a NumPy integer will do; a bool will not)."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or (number := int(value.__index__())) < 1:
+    number = integer(value)
+    if number is None or number < 1:
         raise ScheduleError(f"{what} must be a positive integer, not {value!r}", loc)
     return number
 
@@ -116,7 +119,7 @@ def sizes_of(value: Any, what: str, loc: Location | None) -> tuple[int, ...]:
     sizes = tuple(positive(item, what, loc) for item in values)
     if not sizes:
         raise ScheduleError(f"{what} must have at least one size", loc)
-    for outer, inner in zip(sizes, sizes[1:], strict=False):
+    for outer, inner in pairwise(sizes):
         if inner > outer:
             raise ScheduleError(f"{what}: the inner size {inner} is above its outer size {outer}", loc)
     return sizes
@@ -126,7 +129,13 @@ def words(value: Any, what: str, loc: Location | None) -> tuple[str, ...]:
     """`"i.0 j.0"` or a sequence of such names."""
     if value is None:
         return ()
-    names = tuple(value.split()) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else None
+    names = (
+        tuple(value.split())
+        if isinstance(value, str)
+        else tuple(value)
+        if isinstance(value, Sequence)
+        else None
+    )
     if names is None or not all(isinstance(name, str) for name in names):
         raise ScheduleError(f"{what} must be a string of loop names, not {value!r}", loc)
     return names
@@ -135,6 +144,83 @@ def words(value: Any, what: str, loc: Location | None) -> tuple[str, ...]:
 def pairs(value: Any, what: str, loc: Location | None) -> tuple[tuple[str, str], ...]:
     if value is None:
         return ()
-    if not isinstance(value, Mapping) or not all(isinstance(part, str) for item in value.items() for part in item):
+    if not isinstance(value, Mapping) or not all(
+        isinstance(part, str) for item in value.items() for part in item
+    ):
         raise ScheduleError(f"{what} must map array names to loop names, not {value!r}", loc)
     return tuple(value.items())
+
+
+def extents_of(
+    value: Any, what: str, loc: Location | None, *, free: bool
+) -> tuple[tuple[int | None, ...], ...]:
+    """One shape an input, each a sequence of integers; `free` also allows 0 and `None` (any extent)."""
+    allowed = "integers (or None for any extent)" if free else "positive integers"
+    if not isinstance(value, (tuple, list)) or not value:
+        raise ScheduleError(f"{what} must be a list of shapes, one an input, not {value!r}", loc)
+    shapes: list[tuple[int | None, ...]] = []
+    for shape in value:
+        if not isinstance(shape, (tuple, list)):
+            raise ScheduleError(f"{what} must be a list of shapes, one an input; {shape!r} is no shape", loc)
+        extents: list[int | None] = []
+        for extent in shape:
+            if extent is None and free:
+                extents.append(None)
+                continue
+            number = integer(extent)
+            if number is None or number < (0 if free else 1):
+                raise ScheduleError(f"{what}: {extent!r} in {shape!r} is no extent; {allowed} are", loc)
+            extents.append(number)
+        shapes.append(tuple(extents))
+    return tuple(shapes)
+
+
+def pad_of(value: Any, what: str, loc: Location | None) -> tuple[tuple[int, ...], ...] | int:
+    """One padding for every window, or one sequence an input of one padding an axis; none is negative."""
+    number = integer(value)
+    if number is not None and number >= 0:
+        return number
+    if isinstance(value, (tuple, list)) and all(isinstance(part, (tuple, list)) for part in value):
+        rows = tuple(tuple(integer(pad) for pad in part) for part in value)
+        pads = tuple(tuple(pad for pad in row if pad is not None and pad >= 0) for row in rows)
+        if pads == rows:
+            return pads
+    raise ScheduleError(
+        f"{what} must be an integer of at least 0, or one tuple an input of one such integer an axis, not {value!r}",
+        loc,
+    )
+
+
+def integer(value: Any) -> int | None:
+    """The `int` of an integer (a NumPy one will do; a bool will not), else `None`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return None
+    try:
+        return int(value.__index__())
+    except TypeError:  # an array of more than one element has the method and no index
+        return None
+
+
+#: Names of element types that people use, beside NumPy's own.
+_ALIASES = {
+    "half": "float16",
+    "float": "float32",
+    "single": "float32",
+    "double": "float64",
+    "bf16": "bfloat16",
+}
+
+
+def dtype_of(value: Any, what: str, loc: Location | None) -> str | None:
+    """The name of an element type, from `"half"`, `"float32"`, `np.float32` or a NumPy dtype; `None` stays."""
+    if value is None:
+        return None
+    name = (
+        value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", None)
+    )
+    name = _ALIASES.get(name, name) if isinstance(name, str) else None
+    if name not in DTYPES:
+        raise ScheduleError(
+            f"{what} must be an element type, not {value!r}; allowed are half, {', '.join(DTYPES)}", loc
+        )
+    return name

@@ -1,0 +1,259 @@
+"""The decorators: `tile`, `vectorize`, `unroll`, `nounroll`, `poll`.
+
+Each takes a plain Python function, or a kernel that another decorator made, and returns a new
+`ScheduledKernel`; the transforms run in their own order, whatever order the decorators stand in.  Each also takes
+`target="cpu"` or `"cuda"` (the directive holds for that target only), `strict=True` (what cannot be proved safe
+is a `LegalityError`, not a warning) and `strict_math=True` (no reassociation or contraction of floats).
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyschedule.errors import ScheduleError
+from pyschedule.ir.nodes import Location
+from pyschedule.kernel import ScheduledKernel, schedule_function
+from pyschedule.schedule.directives import (
+    BlockForm,
+    Directive,
+    NoUnroll,
+    Poll,
+    Tile,
+    Unroll,
+    Vectorize,
+    dtype_of,
+    extents_of,
+    pad_of,
+    pairs,
+    positive,
+    sizes_of,
+    words,
+)
+
+Decorator = Callable[[Any], ScheduledKernel]
+Sizes = int | Sequence[int]
+
+
+def tile(
+    *,
+    order: str | Sequence[str] | None = None,
+    stage: Mapping[str, str] | None = None,
+    parallel: str | None = None,
+    input_shapes: Sequence[Sequence[int | None]] | None = None,
+    tile_shapes: Sequence[Sequence[int]] | None = None,
+    pad: int | Sequence[Sequence[int]] | None = None,
+    target: str | None = None,
+    strict: bool = False,
+    strict_math: bool = False,
+    **sizes: Sizes,
+) -> Decorator:
+    """Splits each named loop, outermost size first: `tile(i=64, j=(256, 8))` makes of
+
+        for i in range(M):
+            for j in range(N):
+
+    the nest (without the guards of sizes that do not divide)
+
+        for i.0 in range(0, M, 64):
+            for j.0 in range(0, N, 256):
+                for j.1 in range(j.0, j.0 + 256, 8):
+                    for i.1 in range(i.0, i.0 + 64):
+                        for j.2 in range(j.1, j.1 + 8):
+
+    `order` lists all pieces, outermost first; `stage={"B": "j.0"}` copies the tile of `B` used inside `j.0` into
+    fast memory; `parallel="i.0"` shares that loop's iterations among threads.
+
+    With `input_shapes` and `tile_shapes` the function speaks of one tile of each input and is lifted to the
+    whole arrays; `pad` adds that many zeros around windowed axes.
+
+    Raises `ScheduleError` for sizes, names or shapes that make no sense.
+    """
+    loc = _place()
+    common = _common(target, strict, strict_math, loc)
+    if input_shapes is not None or tile_shapes is not None or pad is not None:
+        form = _block_form(input_shapes, tile_shapes, pad, common, loc)
+        if not sizes and order is None and stage is None and parallel is None:
+            return _decorator(form)
+        plain = _tile(sizes, order, stage, parallel, common, loc)
+        return _decorator(form, plain)
+    if not sizes and order is None and stage is None and parallel is None:
+        raise ScheduleError(
+            "tile needs at least one loop with its sizes, as in tile(i=64), an order, a stage or a parallel loop",
+            loc,
+        )
+    return _decorator(_tile(sizes, order, stage, parallel, common, loc))
+
+
+def vectorize(
+    loop: Any = None,
+    width: int | None = None,
+    dtype: Any = None,
+    *,
+    target: str | None = None,
+    strict: bool = False,
+    strict_math: bool = False,
+) -> Any:
+    """Maps the innermost piece of a loop to SIMD lanes: after `vectorize("j", width=8)`
+
+        for j in range(N):
+            y[j] = 2 * x[j]
+
+    handles eight elements a step, and the rest under a mask.  Without a loop or a width they are chosen from
+    strides, alignment and dependences, and the log says why.  `dtype` (such as `"half"`) names the element type
+    that the lanes hold.
+
+    Raises `ScheduleError` for a width that is not a positive integer, or a loop that is not there.
+    """
+    loc = _place()
+    if callable(loop):  # written without parentheses
+        return _decorator(Vectorize(loc=loc))(loop)
+    return _decorator(
+        Vectorize(
+            loop=_loop_name(loop, "vectorize", loc),
+            width=None if width is None else positive(width, "vectorize: width", loc),
+            dtype=dtype_of(dtype, "vectorize: dtype", loc),
+            **_common(target, strict, strict_math, loc),
+        )
+    )
+
+
+def unroll(
+    loop: Any = None,
+    factor: int | None = None,
+    *,
+    factors: Sequence[int] | None = None,
+    target: str | None = None,
+    strict: bool = False,
+    strict_math: bool = False,
+) -> Any:
+    """Unrolls a loop: `unroll("i", 4)` makes of
+
+        for i in range(n):
+            y[i] = 2 * x[i]
+
+    a loop over steps of four copies and a loop for the remainder; `unroll("i")` unrolls fully.  `factors` go to
+    the innermost loops that are not reductions, in source order: a register tile.  Without a loop and factors
+    the choice is automatic, from register pressure and body size.
+
+    Raises `ScheduleError` for a factor that is not a positive integer, or a loop that is not there.
+    """
+    loc = _place()
+    if callable(loop):  # written without parentheses
+        return _decorator(Unroll(loc=loc))(loop)
+    if factors is not None and (loop is not None or factor is not None):
+        raise ScheduleError("unroll takes a loop with its factor, or factors, not both", loc)
+    if factor is not None and loop is None:
+        raise ScheduleError(f"unroll: factor {factor!r} needs a loop, as in unroll('i', {factor!r})", loc)
+    if factors is not None and (isinstance(factors, str) or not isinstance(factors, Sequence) or not factors):
+        raise ScheduleError(f"unroll: factors must be a list of positive integers, not {factors!r}", loc)
+    return _decorator(
+        Unroll(
+            loop=_loop_name(loop, "unroll", loc),
+            factor=None if factor is None else positive(factor, "unroll: factor", loc),
+            factors=tuple(positive(item, "unroll: factors", loc) for item in factors or ()),
+            **_common(target, strict, strict_math, loc),
+        )
+    )
+
+
+def nounroll(loop: str, *, target: str | None = None, strict: bool = False, strict_math: bool = False) -> Decorator:
+    """Leaves a loop rolled through every later stage, the back end's compiler included.
+
+    Raises `ScheduleError` for a loop that is not there, or that another decorator unrolls.
+    """
+    loc = _place()
+    name = _loop_name(loop, "nounroll", loc)
+    if name is None:
+        raise ScheduleError("nounroll needs the name of a loop, as in nounroll('k')", loc)
+    return _decorator(NoUnroll(loop=name, **_common(target, strict, strict_math, loc)))
+
+
+def poll(
+    *, every: int = 4096, target: str | None = None, strict: bool = False, strict_math: bool = False
+) -> Decorator:
+    """Checks for cancellation once per `every` innermost iterations.
+
+    Raises `ScheduleError` where `every` is not a positive integer.
+    """
+    loc = _place()
+    return _decorator(Poll(every=positive(every, "poll: every", loc), **_common(target, strict, strict_math, loc)))
+
+
+# ------------------------------------------------------------------------------------------------- helpers
+
+
+def _decorator(*directives: Directive) -> Decorator:
+    def decorate(function: Any) -> ScheduledKernel:
+        return schedule_function(function, directives)
+
+    return decorate
+
+
+def _place() -> Location:
+    """Where the caller's caller calls: the decorator's expression."""
+    frame = sys._getframe(2)
+    code = frame.f_code
+    position = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
+    line, end_line, column, end_column = position
+    line = line or frame.f_lineno
+    return Location(code.co_filename, line, column or 0, end_line or line, end_column or 0)
+
+
+def _common(target: Any, strict: Any, strict_math: Any, loc: Location) -> dict[str, Any]:
+    if target not in (None, "cpu", "cuda"):
+        raise ScheduleError(f"target must be 'cpu', 'cuda' or None (both), not {target!r}", loc)
+    for name, value in (("strict", strict), ("strict_math", strict_math)):
+        if not isinstance(value, bool):
+            raise ScheduleError(f"{name} must be True or False, not {value!r}", loc)
+    return {"target": target, "strict": strict, "strict_math": strict_math, "loc": loc}
+
+
+def _loop_name(loop: Any, what: str, loc: Location) -> str | None:
+    if loop is not None and not isinstance(loop, str):
+        raise ScheduleError(f"{what}: a loop is named by a string, as in {what}('i'), not {loop!r}", loc)
+    return loop
+
+
+def _tile(
+    sizes: dict[str, Any], order: Any, stage: Any, parallel: Any, common: dict[str, Any], loc: Location
+) -> Tile:
+    if parallel is not None and not isinstance(parallel, str):
+        raise ScheduleError(f"tile: parallel must name one loop or piece, not {parallel!r}", loc)
+    return Tile(
+        sizes=tuple((name, sizes_of(value, f"tile: the size of {name!r}", loc)) for name, value in sizes.items()),
+        order=words(order, "tile: order", loc),
+        stage=pairs(stage, "tile: stage", loc),
+        parallel=parallel,
+        **common,
+    )
+
+
+def _block_form(input_shapes: Any, tile_shapes: Any, pad: Any, common: dict[str, Any], loc: Location) -> BlockForm:
+    for name, value in (("input_shapes", input_shapes), ("tile_shapes", tile_shapes)):
+        if value is None:
+            raise ScheduleError(f"tile: the block form needs {name} too", loc)
+    inputs = extents_of(input_shapes, "tile: input_shapes", loc, free=True)
+    tiles = extents_of(tile_shapes, "tile: tile_shapes", loc, free=False)
+    if len(inputs) != len(tiles):
+        raise ScheduleError(
+            f"tile: input_shapes has {len(inputs)} shapes and tile_shapes {len(tiles)}; give one of each an input",
+            loc,
+        )
+    for number, (whole, part) in enumerate(zip(inputs, tiles, strict=True), 1):
+        if len(whole) != len(part):
+            raise ScheduleError(
+                f"tile: input {number} has shape {whole} but tile shape {part}; both need the same rank", loc
+            )
+    padding = 0 if pad is None else pad_of(pad, "tile: pad", loc)
+    if not isinstance(padding, int):
+        ranks, given = [len(shape) for shape in inputs], [len(row) for row in padding]
+        if ranks != given:
+            raise ScheduleError(
+                f"tile: pad has {given} values for inputs of rank {ranks}; give one value an axis of each input",
+                loc,
+            )
+    checked = tuple(tuple(extent or 1 for extent in shape) for shape in tiles)
+    return BlockForm(input_shapes=inputs, tile_shapes=checked, pad=padding, **common)

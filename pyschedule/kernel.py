@@ -1,0 +1,143 @@
+"""The kernel that decorators make: an immutable object that is called, looked into, and decorated further."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import WRAPPER_ASSIGNMENTS
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from pyschedule.errors import ScheduleError
+from pyschedule.frontend.parser import Parsed, parse
+from pyschedule.schedule import resolve
+from pyschedule.schedule.directives import BlockForm, Directive, Schedule
+
+if TYPE_CHECKING:
+    from pyschedule.runtime.dispatch import Dispatch
+    from pyschedule.runtime.lowering import Lowering
+    from pyschedule.schedule.targets import Target
+
+
+def schedule_function(function: Any, directives: tuple[Directive, ...]) -> ScheduledKernel:
+    """The kernel of a function, or of a kernel, with these directives on top of what it has.
+
+    Raises `FrontendError` for a function that is no kernel, and `ScheduleError` for directives that do not fit
+    the function or one another.
+    """
+    if isinstance(function, ScheduledKernel):
+        parsed, before = function._parsed, function._schedule.directives
+    elif isinstance(function, FunctionType):
+        parsed, before = parse(function), ()
+    else:
+        loc = directives[0].loc
+        kind = type(function).__name__
+        raise ScheduleError(f"a kernel is made of a Python function, not of {function!r} ({kind})", loc)
+    return ScheduledKernel(parsed, Schedule((*directives, *before)))
+
+
+class ScheduledKernel:
+    """A function with a schedule.
+
+    Calling it compiles it for the arguments' types where that is new, and runs it: NumPy arrays on the CPU, CUDA
+    arrays on their GPU.  `python` is the undecorated function.  It cannot be changed: decorating it makes
+    another kernel.
+    """
+
+    _parsed: Parsed
+    _schedule: Schedule
+    _state: _State
+
+    def __init__(self, parsed: Parsed, schedule: Schedule) -> None:
+        names = (*parsed.arrays, *parsed.locals)
+        resolve.check(schedule, parsed.name, parsed.loops, resolve.loop_nests(parsed.body), names)
+        for form in schedule.of(BlockForm):
+            _one_shape_an_array(form, parsed)
+        function = parsed.function
+        self.__dict__.update(function.__dict__)
+        self.__dict__.update(
+            {name: getattr(function, name) for name in WRAPPER_ASSIGNMENTS if hasattr(function, name)}
+        )
+        self.__dict__.update(
+            __wrapped__=function, _parsed=parsed, _schedule=schedule, _state=_State(parsed, schedule)
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"the kernel {self._parsed.name!r} cannot be changed; decorate it to make another")
+
+    def __delattr__(self, name: str) -> None:
+        self.__setattr__(name, None)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self._parsed.function.__qualname__}>"
+
+    def __reduce__(self) -> str:
+        """A kernel is pickled by name, as functions are."""
+        return self._parsed.function.__qualname__
+
+    # --------------------------------------------------------------------------------------------- calling
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._state.call(*args, **kwargs)
+
+    @property
+    def python(self) -> FunctionType:
+        """The undecorated function: what the kernel means."""
+        return self._parsed.function
+
+    # ------------------------------------------------------------------------------------------ looking in
+
+    def lower(self, *args: Any, target: str | Target | None = None, **kwargs: Any) -> Lowering:
+        """What becomes of the kernel for these arguments: arrays, numbers, or `pyschedule.spec(...)`s.
+
+        `target` is `"cpu"`, `"cuda"` or `"cuda:sm_90a"`; by default where the arguments live.  In the block form
+        with fixed `input_shapes` and `vectorize(dtype=...)` the arguments may be left out.
+        """
+        return self._state.dispatch.lowering(args, kwargs, target)
+
+
+class _State:
+    """What a kernel finds out as it is used."""
+
+    __slots__ = ("_definition", "_dispatch", "call")
+
+    def __init__(self, parsed: Parsed, schedule: Schedule) -> None:
+        self._definition = (parsed, schedule)
+        self._dispatch: Dispatch | None = None
+        # Plain Python where a debugger is wanted; except that a block's body speaks of one tile only.
+        debugging = os.environ.get("PYSCHEDULE_DEBUG", "").strip().lower() not in ("", "0", "off", "false")
+        self.call: Callable[..., Any] = self._first_call
+        if debugging and not schedule.of(BlockForm):
+            self.call = parsed.function
+
+    @property
+    def dispatch(self) -> Dispatch:
+        if self._dispatch is None:
+            from pyschedule.runtime.dispatch import Dispatch
+
+            self._dispatch = Dispatch(*self._definition)
+        return self._dispatch
+
+    def _first_call(self, *args: Any, **kwargs: Any) -> Any:
+        self.call = self.dispatch.call
+        return self.call(*args, **kwargs)
+
+
+def _one_shape_an_array(form: BlockForm, parsed: Parsed) -> None:
+    if len(form.input_shapes) != len(parsed.arrays):
+        arrays = ", ".join(map(repr, parsed.arrays)) or "none"
+        raise ScheduleError(
+            f"tile: input_shapes has {len(form.input_shapes)} shapes; {parsed.name!r} takes "
+            f"{len(parsed.arrays)} arrays: {arrays}",
+            form.loc,
+        )
+
+
+def inspect_loop_transforms(kernel: Any, *args: Any, target: str | Target | None = None) -> str:
+    """The transform log of a kernel (or operator) for these arguments, then its loop nest as pseudocode."""
+    if not callable(getattr(kernel, "lower", None)):
+        raise TypeError(f"inspect_loop_transforms needs a kernel or an operator, not {type(kernel).__name__}")
+    from pyschedule.ir.printer import format_kernel
+
+    lowering = kernel.lower(*args, target=target)
+    return f"{lowering.log}\n\n{format_kernel(lowering.kernel)}"

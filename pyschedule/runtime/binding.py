@@ -1,0 +1,177 @@
+"""What a call does once its arguments are known to be good, as a small function written for its plan.
+
+For `C += A @ B` it reads
+
+    def bound(A, B, C):
+        if _ps_overlap(C, A): _ps_apart(C, 'C', A, 'A')
+        if _ps_overlap(C, B): _ps_apart(C, 'C', B, 'B')
+        (_ps_parallel if _ps_threads() > 1 else _ps_serial)(A, B, C)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+from numpy._core.multiarray import may_share_memory  # the C function: np.may_share_memory costs twice as much
+
+from pyschedule.ir.arithmetic import numpy_dtype
+from pyschedule.ir.types import Scalar
+from pyschedule.runtime import hostcode
+from pyschedule.runtime import signature as arguments
+from pyschedule.runtime.compiler import Entrance, usable_threads
+from pyschedule.runtime.plan import Plan
+
+Named = dict[str, Any]
+
+
+class Later:
+    """A variant that is compiled when it is first entered."""
+
+    __slots__ = ("_compile", "_program")
+
+    def __init__(self, compile_: Callable[[], Entrance]) -> None:
+        self._compile = compile_
+        self._program: Entrance | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self._program is None:
+            self._program = self._compile()
+        return self._program(*args)
+
+
+# -------------------------------------------------------------------------------- evaluation before a call
+
+
+@lru_cache(maxsize=1024)
+def _evaluator(text: str, names: tuple[str, ...]) -> Callable[..., Any]:
+    return eval(f"lambda {', '.join(names)}: {text}", dict(hostcode.HELPERS))  # type: ignore[no-any-return]
+
+
+def evaluate(text: str, named: Named) -> Any:
+    """An expression of a plan, for these arguments."""
+    return _evaluator(text, tuple(named))(*named.values())
+
+
+def evaluate_check(plan: Plan, index: int, named: Named) -> None:
+    """`ValueError` where a precondition does not hold; its message gets the extents and values at hand."""
+    check = plan.checks[index]
+    if evaluate(check.test, named):
+        return
+    raise ValueError(check.message.format(**named))
+
+
+def numba_types(plan: Plan, named: Named) -> tuple[Any, ...]:
+    """The Numba types of the entry's parameters."""
+    import numba
+
+    outputs = {
+        output.name: np.empty((0,) * len(output.shape), numpy_dtype(output.dtype)) for output in plan.outputs
+    }
+    types: list[Any] = []
+    for name in plan.params:
+        value = named[name] if name in named else outputs[name]
+        if isinstance(value, np.ndarray):
+            value = value.view(np.uint16) if name in plan.halves else value
+        else:
+            value = arguments.passed_scalar(value)
+        types.append(numba.typeof(value))
+    return tuple(types)
+
+
+# ---------------------------------------------------------------------------------------- the bound function
+
+_COMMON: Final[Named] = {
+    **hostcode.HELPERS,
+    "_ps_overlap": may_share_memory,
+    "_ps_apart": arguments.check_apart,
+    "_ps_range": arguments.check_range,
+    "_ps_check": evaluate_check,
+    "_ps_empty": np.empty,
+    "_ps_u16": np.uint16,
+    "_ps_float32": np.float32,
+    "_ps_threads": usable_threads,
+}
+
+
+def bind(
+    plan: Plan, parameters: arguments.Parameters, scalars: Named, mode: str, serial: Entrance, parallel: Entrance
+) -> Entrance:
+    """The function that calls the entry with arguments of which all that is fixed has been checked.
+
+    `scalars` are examples of the scalar arguments: their types decide how they are passed on.
+    """
+    conversions = {name: arguments.scalar_conversion(name, value) for name, value in scalars.items()}
+    make = _factory(_source(plan, parameters, conversions, mode))
+    return make(  # type: ignore[no-any-return]
+        plan,
+        serial,
+        parallel,
+        tuple(map(_result_type, plan.results)),
+        tuple(numpy_dtype(output.dtype) for output in plan.outputs),
+    )
+
+
+@lru_cache(maxsize=256)
+def _factory(text: str) -> Callable[..., Any]:
+    space = dict(_COMMON)
+    exec(compile(text, "<pyschedule bound call>", "exec"), space)
+    return space["_ps_make"]  # type: ignore[no-any-return]
+
+
+def _source(
+    plan: Plan, parameters: arguments.Parameters, conversions: dict[str, tuple[str, bool]], mode: str
+) -> str:
+    names = parameters.names
+    lines = [f"def bound({', '.join(names)}):"]
+    lines += [f"    _ps_range({name}, {name!r})" for name, (_, ranged) in conversions.items() if ranged]
+    for index, check in enumerate(plan.checks):
+        if check.scalars:
+            named = ", ".join(f"{name!r}: {name}" for name in (*check.arrays, *check.scalars))
+            lines.append(f"    if not {check.test}: _ps_check(_ps_plan, {index}, {{{named}}})")
+    arrays = [name for name in names if name in parameters.arrays]
+    for written in plan.written:
+        for other in arrays:
+            # Of two arrays that are both written, one test will do.
+            if other != written and not (other in plan.written and other < written):
+                lines.append(
+                    f"    if _ps_overlap({written}, {other}): _ps_apart({written}, {written!r}, {other}, {other!r})"
+                )
+    for index, output in enumerate(plan.outputs):
+        shape = "".join(f"{extent}, " for extent in output.shape)
+        lines.append(f"    {output.name} = _ps_empty(({shape}), _ps_dtypes[{index}])")
+    passed = ", ".join(
+        f"{name}.view(_ps_u16)" if name in plan.halves else conversions[name][0] if name in conversions else name
+        for name in plan.params
+    )
+    lines.append(f"    _ps_values = {_entry(plan, mode)}({passed})")
+    returned = [item if isinstance(item, str) else _result(item, plan.results[item], plan) for item in plan.returns]
+    if returned:
+        lines.append(f"    return {', '.join(returned)}")
+    body = "\n".join(f"    {line}" for line in lines)
+    return f"def _ps_make(_ps_plan, _ps_serial, _ps_parallel, _ps_types, _ps_dtypes):\n{body}\n    return bound\n"
+
+
+def _entry(plan: Plan, mode: str) -> str:
+    if mode == "serial":
+        return "_ps_serial"
+    test = "_ps_threads() > 1"
+    if mode == "either":
+        test = f"{plan.work} > {PARALLEL_WORK} and {test}"
+    return f"(_ps_parallel if {test} else _ps_serial)"
+
+
+#: Below this many innermost iterations (an estimate) starting threads costs more than they save.
+PARALLEL_WORK: Final = 200_000
+
+
+def _result(index: int, scalar: Scalar, plan: Plan) -> str:
+    """A scalar result as the undecorated function would return it: Python's number where its type is weak."""
+    value = f"_ps_values[{index}]"
+    return value if scalar.weak else f"_ps_types[{index}]({value})"
+
+
+def _result_type(scalar: Scalar) -> Any:
+    return numpy_dtype(scalar.name).type

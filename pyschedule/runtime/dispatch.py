@@ -1,0 +1,202 @@
+"""From a call to compiled code: checks of the arguments, the choice of a variant, and a fast path for both.
+
+Whatever depends only on dtypes, shapes, strides and flags is worked out once for each combination of them, and
+remembered under a key of these very attributes.  What is left to do in a call is written out as a small
+function for its plan (`runtime.binding`): look for overlaps, allocate outputs, enter the compiled code.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+from pyschedule.ir.signature import ArgumentSpec, Signature
+from pyschedule.runtime import binding
+from pyschedule.runtime import signature as arguments
+from pyschedule.runtime.compiler import Entrance, usable_threads
+from pyschedule.runtime.lowering import Definition, Lowering
+from pyschedule.runtime.plan import Plan
+from pyschedule.runtime.specialisations import Specialisations
+from pyschedule.schedule import targets
+from pyschedule.schedule.directives import Schedule
+from pyschedule.schedule.targets import Target
+
+if TYPE_CHECKING:
+    from pyschedule.frontend.parser import Parsed
+
+#: Combinations of layouts and shapes remembered for one kernel.
+_REMEMBERED: Final = 1024
+
+Values = tuple[Any, ...]
+
+
+class Dispatch:
+    """The calls of one kernel.  `call` has the function's own parameters; it is safe to use from threads."""
+
+    def __init__(self, parsed: Parsed, schedule: Schedule) -> None:
+        definition = self._definition = Definition(parsed, schedule)
+        self._specialisations = Specialisations(definition)
+        self._function = definition.parsed.function
+        self.parameters = arguments.Parameters.of(self._function, frozenset(definition.arrays))
+        self._memo: dict[Values, Entrance] = {}
+        self.call: Entrance = self._make_call()
+
+    # ------------------------------------------------------------------------------------- the fast path
+
+    def _make_call(self) -> Entrance:
+        """The function that is called: looks up what to do for arguments like these, and does it.
+
+        Its text is made for the kernel's parameters, so that Python binds them by name and default.
+        """
+        names = self.parameters.names
+        key = "".join(
+            f"{name}.__class__, {name}.dtype, {name}.shape, {name}.strides, {name}.flags.num, "
+            if name in self.parameters.arrays
+            else f"{name}.__class__, "
+            for name in names
+        )
+        given = ", ".join(names)
+        text = (
+            f"def {self._function.__name__}({_header(self.parameters.signature)}):\n"
+            f"    try:\n"
+            f"        _ps_bound = _ps_memo[({key})]\n"
+            f"    except (AttributeError, KeyError, TypeError):\n"
+            f"        _ps_bound = None\n"
+            f"    if _ps_bound is None:\n"
+            f"        _ps_bound = _ps_prepare(({given}{',' if names else ''}))\n"
+            f"    return _ps_bound({given})\n"
+        )
+        space: dict[str, Any] = {
+            "_ps_memo": self._memo,
+            "_ps_prepare": self._prepare,
+            "_ps_defaults": {name: item.default for name, item in self.parameters.signature.parameters.items()},
+        }
+        exec(compile(text, f"<pyschedule call of {self._function.__name__}>", "exec"), space)
+        return space[self._function.__name__]  # type: ignore[no-any-return]
+
+    def _remember(self, values: Values, bound: Entrance) -> None:
+        key: list[Any] = []
+        for name, value in zip(self.parameters.names, values, strict=True):
+            key.append(value.__class__)
+            if name in self.parameters.arrays:
+                key += [value.dtype, value.shape, value.strides, value.flags.num]
+        if len(self._memo) >= _REMEMBERED:
+            self._memo.clear()
+        self._memo[tuple(key)] = bound
+
+    # ------------------------------------------------------------------------------------- the slow path
+
+    def convert(self, values: Values) -> Values:
+        """The arguments as NumPy arrays and numbers; `TypeError` or `ValueError` naming the one that is not."""
+        return tuple(
+            arguments.as_array(value, name) if name in self.parameters.arrays else arguments.as_scalar(value, name)
+            for name, value in zip(self.parameters.names, values, strict=True)
+        )
+
+    def _prepare(self, values: Values) -> Entrance:
+        """What to do for arguments like these; raises before anything is written."""
+        if any(map(arguments.is_cuda, values)):
+            return self._on_gpu(values)
+        converted = self.convert(values)
+        bound = self._bind(converted)
+        if all(one is other for one, other in zip(values, converted, strict=True)):
+            self._remember(values, bound)
+            return bound
+        originals = {id(new): old for new, old in zip(converted, values, strict=True) if new is not old}
+
+        def through_conversion(*_: Any) -> Any:
+            result = bound(*converted)
+            if isinstance(result, tuple):
+                return tuple(originals.get(id(item), item) for item in result)
+            return originals.get(id(result), result)
+
+        return through_conversion
+
+    def signature_of(self, values: Values) -> Signature:
+        """The signature of converted arguments; `ValueError` where a shape is not that of `input_shapes`."""
+        specs: list[ArgumentSpec] = []
+        for name, value in zip(self.parameters.names, values, strict=True):
+            if name in self.parameters.arrays:
+                fixed = self._definition.fixed_shape(name)
+                arguments.check_block_shape(name, fixed, value.shape)
+                specs.append(arguments.array_spec(value, fixed))
+            else:
+                specs.append(arguments.scalar_spec(value))
+        return Signature(tuple(specs))
+
+    def _bind(self, values: Values) -> Entrance:
+        signature = self.signature_of(values)
+        target = targets.host()
+        plan = self._specialisations.plan(signature, target).plan
+        named = dict(zip(self.parameters.names, values, strict=True))
+        scalars = {name: value for name, value in named.items() if name not in self.parameters.arrays}
+        for name in plan.written:
+            arguments.check_written(named[name], name)
+        for index, check in enumerate(plan.checks):
+            if not check.scalars:
+                binding.evaluate_check(plan, index, named)
+        for name, value in scalars.items():
+            arguments.check_range(value, name)
+        types = binding.numba_types(plan, named)
+
+        def program(variant: str) -> Entrance:
+            return self._specialisations.program(signature, target, variant, types)
+
+        mode, parallel_now = self._mode(plan, named)
+        serial: Entrance = binding.Later(lambda: program("serial"))
+        parallel: Entrance = binding.Later(lambda: program("parallel"))
+        if parallel_now:
+            parallel = program("parallel")
+        else:
+            serial = program("serial")
+        return binding.bind(plan, self.parameters, scalars, mode, serial, parallel)
+
+    @staticmethod
+    def _mode(plan: Plan, named: dict[str, Any]) -> tuple[str, bool]:
+        """Which variants calls like this one may want (`"serial"`, `"parallel"`, or `"either"`, by the values of
+        scalars), and whether this one wants the parallel one."""
+        if plan.parallel is None:
+            return "serial", False
+        large = bool(binding.evaluate(plan.work, named) > binding.PARALLEL_WORK)
+        if not plan.work_reads_scalars and not large:
+            return "serial", False
+        return "either" if plan.work_reads_scalars else "parallel", large and usable_threads() > 1
+
+    def _on_gpu(self, values: Values) -> Entrance:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------------------- looking inside
+
+    def lowering(self, args: Values, kwargs: dict[str, Any], target: str | Target | None) -> Lowering:
+        """The lowering for these arguments (`pyschedule.spec`s will do for arrays) and this target."""
+        if not args and not kwargs:
+            args = self._definition.implied_arguments() or ()
+        values = self.parameters.bind(args, kwargs)
+        if target is None and any(map(arguments.is_cuda, values)):
+            target = "cuda"
+        chosen = targets.resolve(target)
+        specs: list[ArgumentSpec] = []
+        for name, value in zip(self.parameters.names, values, strict=True):
+            if name in self.parameters.arrays:
+                fixed = self._definition.fixed_shape(name)
+                specs.append(arguments.lowering_spec(value, name, fixed, chosen))
+            else:
+                specs.append(arguments.lowering_scalar(value, name))
+        return self._specialisations.lowering(Signature(tuple(specs)), chosen)
+
+
+def _header(signature: inspect.Signature) -> str:
+    """The parameter list of a function with this signature; defaults are read from `_ps_defaults`."""
+    parts: list[str] = []
+    previous: inspect._ParameterKind = inspect.Parameter.POSITIONAL_ONLY
+    for name, item in signature.parameters.items():
+        if previous is inspect.Parameter.POSITIONAL_ONLY and item.kind is not previous and parts:
+            parts.append("/")
+        if item.kind is inspect.Parameter.KEYWORD_ONLY and previous is not inspect.Parameter.KEYWORD_ONLY:
+            parts.append("*")
+        previous = item.kind
+        default = "" if item.default is inspect.Parameter.empty else f"=_ps_defaults[{name!r}]"
+        parts.append(f"{name}{default}")
+    if previous is inspect.Parameter.POSITIONAL_ONLY and parts:
+        parts.append("/")
+    return ", ".join(parts)

@@ -1,0 +1,260 @@
+"""From a decorated function and a call signature to a scheduled kernel: the rooms called in order.
+
+Everything heavy (isl, sympy, networkx) is imported from here on and only when a kernel is really lowered; a
+kernel that comes from the on-disk cache never gets here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pyschedule.ir.nodes import Array, For, Kernel
+from pyschedule.ir.signature import Shaped, Signature
+from pyschedule.ir.types import element_of
+from pyschedule.ir.visitors import loops, written_arrays
+from pyschedule.runtime import hostcode
+from pyschedule.runtime.plan import Check, Output, Plan, ProgramText
+from pyschedule.runtime.warn import FRONTEND, logger
+from pyschedule.schedule import resolve
+from pyschedule.schedule.directives import BlockForm, Schedule, Tile, Vectorize
+from pyschedule.schedule.log import Log, Record
+from pyschedule.schedule.targets import Target
+
+if TYPE_CHECKING:
+    from pyschedule.analysis.bounds import Precondition
+    from pyschedule.codegen.program import Program
+    from pyschedule.frontend.parser import Parsed
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a kernel is made of: the function as parsed, and everything its decorators say."""
+
+    parsed: Parsed
+    schedule: Schedule
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        return self.parsed.arrays
+
+    @property
+    def block_form(self) -> BlockForm | None:
+        forms = self.schedule.of(BlockForm)
+        return forms[0] if forms else None
+
+    def fixed_shape(self, name: str) -> tuple[int | None, ...] | None:
+        """The extents of an array that `input_shapes` fixes; `None` where there is no block form."""
+        form = self.block_form
+        return None if form is None else dict(zip(self.arrays, form.input_shapes, strict=True))[name]
+
+    def implied_arguments(self) -> tuple[Shaped, ...]:
+        """Stand-ins for the arguments, where the directives say all of them: fixed `input_shapes`, a
+        `vectorize(dtype=...)`, and no scalar without a default.  Else nothing."""
+        form = self.block_form
+        dtypes = {item.dtype for item in self.schedule.of(Vectorize) if item.dtype is not None}
+        if form is None or len(dtypes) != 1:
+            return ()
+        shapes = [tuple(extent for extent in shape if extent is not None) for shape in form.input_shapes]
+        if [len(shape) for shape in shapes] != [len(shape) for shape in form.input_shapes]:
+            return ()
+        if self.parsed.params[: len(shapes)] != self.arrays:
+            return ()
+        return tuple(Shaped(dtypes.copy().pop(), shape) for shape in shapes)
+
+
+class Lowering:
+    """What became of a kernel for one signature and one target.
+
+    `stages` maps `"source"`, `"tiling"`, `"vectorization"` and `"unroll"` to the IR after that stage, and
+    `log` holds the records of what was done, skipped and why.  Generated and compiled code is made when asked
+    for: `source`, `asm()` (CPU), `ptx()`, `sass()` and `resources()` (GPU; no GPU is needed).
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        signature: Signature,
+        target: Target,
+        stages: Mapping[str, Kernel],
+        log: Log,
+        preconditions: tuple[Precondition, ...],
+    ) -> None:
+        self.definition = definition
+        self.signature = signature
+        self.target = target
+        self.stages = MappingProxyType(dict(stages))
+        self.log = log
+        self.preconditions = preconditions
+
+    def __repr__(self) -> str:
+        return f"<Lowering of {self.kernel.name} for {self.target}>"
+
+    @property
+    def kernel(self) -> Kernel:
+        """The IR after the last stage."""
+        return self.stages["unroll"]
+
+    @property
+    def runs_in_parallel(self) -> bool:
+        return any(isinstance(loop, For) and loop.mapping == "parallel" for loop in loops(self.kernel.body))
+
+    @cached_property
+    def cuda_program(self) -> Any:
+        """The generated CUDA program; `TypeError` on another target."""
+        self._needs("cuda")
+        from pyschedule.codegen import numba_cuda
+
+        return numba_cuda.generate(self.kernel, self.target)
+
+    @cached_property
+    def source(self) -> str:
+        """The generated Numba module."""
+        if self.target.kind == "cuda":
+            return str(self.cuda_program.source)
+        return self.cpu_program(parallel=self.runs_in_parallel).source
+
+    def cpu_program(self, *, parallel: bool, cache: bool = False) -> Program:
+        from pyschedule.codegen import numba_cpu
+
+        return numba_cpu.generate(self.kernel, self.target, parallel=parallel, cache=cache)
+
+    def asm(self) -> str:
+        """The assembly of the serial variant, compiled now; `TypeError` on a GPU's target."""
+        self._needs("cpu")
+        from pyschedule.runtime.compiler import assembly
+
+        program = self.cpu_program(parallel=False)
+        return assembly(self.kernel, ProgramText(program.source, program.entry))
+
+    def ptx(self) -> str:
+        """The PTX of all launches; `TypeError` on a CPU's target."""
+        from pyschedule.runtime import cuda_toolchain
+
+        return cuda_toolchain.ptx(self.cuda_program, self.target)
+
+    def sass(self) -> str:
+        """The machine code of all launches, disassembled; `TypeError` on a CPU's target."""
+        from pyschedule.runtime import cuda_toolchain
+
+        return cuda_toolchain.sass(self.cuda_program, self.target)
+
+    def resources(self) -> Any:
+        """Registers, spills, shared bytes and occupancy; `TypeError` on a CPU's target."""
+        from pyschedule.runtime import cuda_toolchain
+
+        return cuda_toolchain.resources(self.cuda_program, self.target)
+
+    def _needs(self, kind: str) -> None:
+        if self.target.kind != kind:
+            raise TypeError(f"this is the lowering for {self.target}; ask for lower(..., target={kind!r})")
+
+
+def lower(definition: Definition, signature: Signature, target: Target) -> Lowering:
+    """Builds, lifts and transforms the kernel; raises what the rooms raise, each with its place."""
+    from pyschedule.frontend import build
+    from pyschedule.frontend.blockform import Block
+    from pyschedule.transforms import indexing, pipeline
+
+    began = time.perf_counter()
+    parsed = definition.parsed
+    schedule = definition.schedule.for_target(target.kind)
+    form = definition.block_form
+    block = None if form is None else Block(form.input_shapes, form.tile_shapes, form.pad)
+    built = build.build(parsed, signature, block, definition.schedule.strict_math)
+    kernel, preconditions = indexing.make_explicit(built.kernel)
+    if form is not None:
+        schedule = _with_block_tiles(definition, form, schedule, built.tile_sizes)
+    lowered = pipeline.lower(kernel, schedule, target)
+    records = (*lowered.records, *_notices(built.notices))
+    logger.info("%s: lowered for %s in %.0f ms", parsed.name, target, (time.perf_counter() - began) * 1e3)
+    for record in records:
+        logger.debug("%s: %s", parsed.name, record)
+    return Lowering(definition, signature, target, lowered.stages, Log(records), preconditions)
+
+
+def _with_block_tiles(
+    definition: Definition,
+    form: BlockForm,
+    schedule: Schedule,
+    tile_sizes: tuple[tuple[str, tuple[int, ...]], ...],
+) -> Schedule:
+    """The schedule with the tiling that `tile_shapes` asks for, which is known only now."""
+    parsed = definition.parsed
+    names = (*parsed.arrays, *parsed.locals)
+    nests = resolve.loop_nests(parsed.body)
+    resolve.check(definition.schedule, parsed.name, parsed.loops, nests, names, tile_sizes)
+    shapes = [str(shape) for shape in form.tile_shapes]
+    display = shapes[0] if len(set(shapes)) == 1 else ", ".join(shapes)
+    others = tuple(item for item in schedule.directives if not isinstance(item, BlockForm))
+    if not tile_sizes:
+        return Schedule(others)
+    tiles = Tile(sizes=tile_sizes, display=display, automatic=True, loc=form.loc, strict=form.strict)
+    return Schedule((*others, tiles))
+
+
+def _notices(notices: tuple[Any, ...]) -> tuple[Record, ...]:
+    return tuple(Record(FRONTEND, "Note", notice.message, loc=notice.loc) for notice in notices)
+
+
+# -------------------------------------------------------------------------------------------------- plans
+
+
+def cpu_plan(lowering: Lowering, *, cache: bool) -> Plan:
+    """What calls need of a lowering for the CPU.  `cache` lets Numba keep machine code beside the module."""
+    kernel = lowering.kernel
+    serial = lowering.cpu_program(parallel=False, cache=cache)
+    parallel = lowering.cpu_program(parallel=True, cache=cache) if lowering.runs_in_parallel else None
+    work, work_reads_scalars = hostcode.work_estimate(lowering.stages["source"])
+    written = written_arrays(lowering.stages["source"].body) | written_arrays(kernel.body)
+    return Plan(
+        name=kernel.name,
+        target=str(lowering.target),
+        params=tuple(param.name for param in kernel.params),
+        written=tuple(
+            array.name
+            for array in kernel.array_params
+            if array.name in written and array.name not in kernel.outputs
+        ),
+        halves=tuple(array.name for array in kernel.array_params if element_of(array.dtype).is_half),
+        outputs=tuple(_output(array) for array in _outputs(kernel)),
+        returns=kernel.returns,
+        results=kernel.scalar_results,
+        checks=tuple(_check(item) for item in lowering.preconditions),
+        work=work,
+        work_reads_scalars=work_reads_scalars,
+        records=lowering.log.records,
+        serial=ProgramText(serial.source, serial.entry),
+        parallel=None if parallel is None else ProgramText(parallel.source, parallel.entry),
+    )
+
+
+def _outputs(kernel: Kernel) -> list[Array]:
+    by_name = {array.name: array for array in kernel.array_params}
+    return [by_name[name] for name in kernel.outputs]
+
+
+def _output(array: Array) -> Output:
+    scalars: set[str] = set()
+    for extent in array.shape:
+        scalars |= hostcode.names(extent)[1]
+    return Output(
+        array.name,
+        element_of(array.dtype).name,
+        tuple(map(hostcode.python_source, array.shape)),
+        tuple(sorted(scalars)),
+    )
+
+
+def _check(precondition: Precondition) -> Check:
+    arrays, scalars = hostcode.names(precondition.test)
+    return Check(
+        hostcode.python_source(precondition.test),
+        tuple(sorted(arrays)),
+        tuple(sorted(scalars)),
+        precondition.message,
+    )
