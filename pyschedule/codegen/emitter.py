@@ -111,21 +111,16 @@ class Emitter(ExpressionWriter):
         """Nothing, where there is one thread."""
 
     def branch(self, stmt: If) -> None:
-        keyword = "if"
-        while True:
-            self.line(f"{keyword} {self.text(stmt.test)}:", self.place(stmt.loc))
+        self.line(f"if {self.text(stmt.test)}:", self.place(stmt.loc))
+        self.block(stmt.body)
+        while len(stmt.orelse) == 1 and isinstance(inner := stmt.orelse[0], If):
+            stmt = inner
+            with self.inline():
+                self.line(f"elif {self.text(stmt.test)}:", self.place(stmt.loc))
             self.block(stmt.body)
-            if len(stmt.orelse) == 1 and isinstance(inner := stmt.orelse[0], If) and self.is_plain(inner.test):
-                stmt, keyword = inner, "elif"
-                continue
-            break
         if stmt.orelse:
             self.line("else:")
             self.block(stmt.orelse)
-
-    def is_plain(self, _test: object) -> bool:
-        """Whether a test can be written without statements before it, so that `elif` can hold it."""
-        return True
 
     def loop(self, stmt: For) -> None:
         """A loop on this thread."""
@@ -160,7 +155,8 @@ class Emitter(ExpressionWriter):
 
     def while_loop(self, stmt: While) -> None:
         label = f"loop {stmt.source}" if stmt.source else ""
-        self.line(f"while {self.text(stmt.test)}:", self.place(stmt.loc, *([label] if label else [])))
+        with self.inline():
+            self.line(f"while {self.text(stmt.test)}:", self.place(stmt.loc, *([label] if label else [])))
         self.looped(stmt.body, stmt.unroll)
 
     def give_back(self, stmt: Return) -> None:

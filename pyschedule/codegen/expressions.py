@@ -9,6 +9,8 @@ overrides its methods for what its target does otherwise, and adds its vectors.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -92,6 +94,7 @@ class ExpressionWriter:
         self.kernel = kernel
         self.arrays: dict[str, Array] = {array.name: array for array in kernel.array_params}
         self.contract = not kernel.strict_math
+        self._inline = 0
 
     # --------------------------------------------------------------------- what a back end may do otherwise
 
@@ -153,6 +156,13 @@ class ExpressionWriter:
         return self.function(f"from_{half.name}", [narrowed.text])
 
     # ------------------------------------------------------------------------------------------- expressions
+
+    @contextmanager
+    def inline(self) -> Iterator[None]:
+        """Where an expression is evaluated in its place or not at all: nothing may be computed before it."""
+        self._inline += 1
+        yield
+        self._inline -= 1
 
     def text(self, expr: Expr, outer: int = CONDITIONAL) -> str:
         """The expression in a place where operators bind as tightly as `outer`."""
@@ -252,7 +262,8 @@ class ExpressionWriter:
     def logical(self, expr: BoolOp) -> Code:
         binding = AND if expr.op == "and" else OR
         left = self.operand(expr.left, BOOL, binding)
-        right = self.operand(expr.right, BOOL, binding + 1)
+        with self.inline():
+            right = self.operand(expr.right, BOOL, binding + 1)
         return Code(f"{left} {expr.op} {right}", binding)
 
     def unary(self, expr: UnaryOp) -> Code:
@@ -271,8 +282,9 @@ class ExpressionWriter:
 
     def select(self, expr: Select) -> Code:
         test = self.operand(expr.test, BOOL, OR)
-        then = self.operand(expr.then, expr.dtype, OR)
-        orelse = self.operand(expr.orelse, expr.dtype, CONDITIONAL)
+        with self.inline():
+            then = self.operand(expr.then, expr.dtype, OR)
+            orelse = self.operand(expr.orelse, expr.dtype, CONDITIONAL)
         return Code(f"{then} if {test} else {orelse}", CONDITIONAL)
 
     def cast(self, expr: Cast) -> Code:

@@ -7,10 +7,13 @@ zero in lanes that are off and never touches their addresses.  `array` is a NumP
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.core import types
+from numba.extending import register_jitable
 
 from pyschedule.codegen.simd.types import (
     BIT,
@@ -35,6 +38,10 @@ from pyschedule.codegen.simd.types import (
 
 Codegen = Any
 MASK = types.boolean
+
+
+def _compiled_where_called(function: Callable[..., Any]) -> Any:
+    return register_jitable(function)
 
 
 def _is_array(numba_type: Any) -> bool:
@@ -464,3 +471,12 @@ def head(_typing: Any, count: Any, lanes: Any) -> Any:
     return VectorType(MASK, width)(types.int64, lanes), codegen
 
 
+
+
+@_compiled_where_called
+def scratch(count: Any, dtype: Any) -> Any:
+    """A one-dimensional array of `count` elements (none where negative), 64-byte aligned, contents undefined."""
+    room = np.empty(max(count, 0) + 64, dtype)
+    quantum = 64 // room.itemsize
+    first = (quantum - misalignment(room)) % quantum
+    return room[first : first + max(count, 0)]

@@ -1,0 +1,292 @@
+"""Where a CPU function's values live: addresses, loads and stores, masks, and local arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyschedule.codegen.cpu_vectors import VectorWriter
+from pyschedule.codegen.expressions import (
+    CONDITIONAL,
+    OR,
+    Code,
+    Raw,
+    contiguous_strides,
+    flat_offset,
+    is_vector,
+)
+from pyschedule.codegen.names import Names
+from pyschedule.errors import InternalError
+from pyschedule.ir import build
+from pyschedule.ir.nodes import Alloc, Array, Assign, Expr, Kernel, Load, Store
+from pyschedule.ir.types import INT64, Scalar, Vector, element_of, lanes_of
+from pyschedule.ir.visitors import Body, expressions, variables, walk, walk_expr, written_variables
+
+#: Local arrays of at most this many bytes (and of constant extents) lie in the stack frame.
+STACK_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`offset` counts elements.  `step` is `None` for a vector of offsets (or for one element: `lanes` 1)."""
+
+    offset: Expr
+    step: Expr | None
+    lanes: int
+
+
+class MemoryWriter(VectorWriter):
+    def __init__(self, kernel: Kernel, names: Names, used: set[str]) -> None:
+        super().__init__(kernel, names, used)
+        self.shared: frozenset[str] = frozenset()
+        self._entry: dict[tuple[str, str, int], str] = {}  # (what, array, axis) -> line
+        self._hoisted: dict[tuple[Array, str], str] = {}  # line by array and its identifier
+        self._memory: dict[Array, str] = {}
+        self._changing = written_variables(kernel.body)
+        self._parameters = {param.name for param in kernel.scalar_params} - self._changing
+        self._in_registers = _register_arrays(kernel.body)
+
+    def adopt(self, outer: MemoryWriter, scalars: tuple[str, ...]) -> None:
+        """Takes over what the function whose loop this one runs gives it as arguments."""
+        self._memory = dict(outer._memory)
+        self._parameters |= set(scalars)
+
+    def array(self, name: str) -> str:
+        """The identifier of an array."""
+        array = self.arrays.get(name)
+        if array is not None and array in self._memory:
+            return self._memory[array]
+        return self.names.of("array", name)
+
+    # ---------------------------------------------------------------------------------------------- prologue
+
+    def prologue(self) -> list[str]:
+        """What the function reads and allocates once: extents, strides, memory."""
+        return [f"    {line}" for line in (*self._entry.values(), *self._hoisted.values())]
+
+    def parameter_extent(self, array: Array, axis: int) -> Code:
+        return Code(self._at_entry("n", array, axis, f"{self.array(array.name)}.shape[{axis}]"))
+
+    def _at_entry(self, what: str, array: Array, axis: int, value: str) -> str:
+        name = self.names.of(what, f"{array.name}_{what}{axis}")
+        self._entry.setdefault((what, array.name, axis), f"{name} = {value}")
+        return name
+
+    def strides(self, array: Array) -> tuple[Expr, ...]:
+        if array.space != "global":
+            return contiguous_strides(array.shape)
+        steps: list[Expr] = []
+        for axis in range(array.rank):
+            if axis == array.unit_axis:
+                steps.append(build.ONE)
+            else:
+                value = f"{self.use('stride')}({self.array(array.name)}, {axis})"
+                steps.append(Raw(self._at_entry("s", array, axis, value)))
+        return tuple(steps)
+
+    # --------------------------------------------------------------------------------------------- addresses
+
+    def address(self, array: Array, indices: tuple[Expr, ...]) -> Address:
+        strides = self.strides(array)
+        if isinstance(array.dtype, Vector):  # memory that holds vectors: count elements
+            strides = tuple(build.mul(step, array.dtype.lanes) for step in strides)
+        lanes = max((lanes_of(index.type) for index in indices), default=1)
+        if lanes == 1:
+            return Address(flat_offset(indices, strides), None, 1)
+        linear = [self.linear(index) for index in indices]
+        if all(part is not None for part in linear):
+            bases = tuple(part.base for part in linear if part is not None)
+            steps = tuple(part.step for part in linear if part is not None)
+            return Address(flat_offset(bases, strides), flat_offset(steps, strides), lanes)
+        return Address(flat_offset(indices, strides), None, lanes)
+
+    def offset(self, address: Address) -> str:
+        return self.text(address.offset)
+
+    # ------------------------------------------------------------------------------------------------- loads
+
+    def load(self, node: Load) -> Code:
+        array = self.arrays[node.array]
+        if (register := self.register(array, node.indices)) is not None:
+            if node.mask is not None:
+                raise InternalError(f"a masked access of {node.array}, which lives in registers")
+            return Code(register)
+        mask = None if node.mask is None else self.mask(node.mask)
+        vector_mask = node.mask is not None and is_vector(node.mask)
+        with self.active(mask, lanes_of(node.mask.type) if node.mask is not None else 1):
+            address = self.address(array, node.indices)
+            if isinstance(array.dtype, Vector):
+                return self._load_vector_element(array, address, mask)
+            lanes = max(address.lanes, lanes_of(node.mask.type) if vector_mask and node.mask is not None else 1)
+            code = self._scalar_load(array, address, mask) if lanes == 1 else self._vector_load(array, address, lanes)
+        return self._widened(code, array)
+
+    def _widened(self, code: Code, array: Array) -> Code:
+        element = element_of(array.dtype)
+        return self.function(f"from_{element.name}", [code.text]) if element.is_half else code
+
+    def _scalar_load(self, array: Array, address: Address, mask: Code | None) -> Code:
+        value = Code(f"{self.use('load')}({self.array(array.name)}, {self.offset(address)})")
+        test = self.active_test()
+        if test is None:
+            return value
+        element = element_of(array.dtype)
+        zero = "uint16(0)" if element.is_half else self.constant(0, element).text
+        if element.is_half:
+            self.use("uint16")
+        text = f"({test.text})" if test.binding < OR else test.text
+        return Code(f"{value.text} if {text} else {zero}", CONDITIONAL)
+
+    def _vector_load(self, array: Array, address: Address, lanes: int) -> Code:
+        name, offset, mask = self.array(array.name), self.offset(address), self.active_mask(lanes)
+        if address.lanes > 1 and address.step is None:
+            if mask is None:
+                return self.function("gather", [name, offset])
+            return self.function("gather_masked", [name, offset, mask])
+        step = "0" if address.step is None else self.text(address.step)
+        if mask is not None:
+            if step == "1":
+                return self.function("load_masked", [name, offset, mask])
+            return self.function("load_strided_masked", [name, offset, step, mask])
+        if step == "1":
+            return self.function("load_vector", [name, offset, str(lanes)])
+        if step == "0":
+            return self.function("splat", [f"{self.use('load')}({name}, {offset})", str(lanes)])
+        return self.function("load_strided", [name, offset, step, str(lanes)])
+
+    def _load_vector_element(self, array: Array, address: Address, mask: Code | None) -> Code:
+        if address.lanes > 1 or mask is not None:
+            raise InternalError(f"a vector or masked index into {array.name}, whose elements are vectors")
+        lanes = lanes_of(array.dtype)
+        return self.function("load_vector", [self.array(array.name), self.offset(address), str(lanes)])
+
+    # ------------------------------------------------------------------------------------------------ stores
+
+    def assign(self, stmt: Assign) -> None:
+        value = self.value_of_type(stmt.value, element_of(stmt.vtype), lanes_of(stmt.vtype))
+        self.line(f"{self.variable(stmt.target)} = {value}", self.place(stmt.loc))
+
+    def value_of_type(self, value: Expr, element: Scalar, lanes: int) -> str:
+        """The text of `value` converted to an element type (held), in so many lanes."""
+        code = self.converted(value, element)
+        if lanes > 1 and not is_vector(value):
+            return self.function("splat", [code.text, str(lanes)]).text
+        return code.text
+
+    def store(self, stmt: Store) -> None:
+        array = self.arrays[stmt.array]
+        element, width = element_of(array.dtype), lanes_of(array.dtype)
+        if (register := self.register(array, stmt.indices)) is not None:
+            if stmt.mask is not None:
+                raise InternalError(f"a masked access of {stmt.array}, which lives in registers")
+            self.line(f"{register} = {self.value_of_type(stmt.value, element, width)}", self.place(stmt.loc))
+            return
+        if stmt.mask is not None and not is_vector(stmt.mask):
+            self.line(f"if {self.text(stmt.mask)}:", self.place(stmt.loc))
+            with self.indented():
+                self._write(array, stmt, None)
+            return
+        self._write(array, stmt, None if stmt.mask is None else self.mask(stmt.mask))
+
+    def _write(self, array: Array, stmt: Store, mask: Code | None) -> None:
+        mask_lanes = lanes_of(stmt.mask.type) if mask is not None and stmt.mask is not None else 1
+        with self.active(mask, mask_lanes):
+            address = self.address(array, stmt.indices)
+            value = self._stored(stmt.value, element_of(array.dtype))
+            call = self._store_call(array, address, value, is_vector(stmt.value), mask_lanes)
+        if call.startswith("if "):
+            test, _, call = call.partition(":\n")
+            self.line(f"{test}:", self.place(stmt.loc))
+            with self.indented():
+                self.line(call)
+        else:
+            self.line(call, self.place(stmt.loc))
+
+    def _stored(self, value: Expr, element: Scalar) -> Code:
+        if element.is_half:
+            return self.function(f"to_{element.name}", [self.as_float(value).text])
+        return self.converted(value, element)
+
+    def _store_call(self, array: Array, address: Address, value: Code, vector_value: bool, mask_lanes: int) -> str:
+        name, offset, store = self.array(array.name), self.offset(address), "store"
+        lanes = max(address.lanes, mask_lanes)
+        width = lanes_of(array.dtype)
+        if lanes == 1:
+            if width > 1 and not vector_value:
+                value = self.function("splat", [value.text, str(width)])
+            elif vector_value and width == 1:
+                raise InternalError(f"a vector is stored in one element of {array.name}")
+            return self.function(store, [name, offset, value.text]).text
+        mask = self.active_mask(lanes)
+        if address.lanes == 1 and not vector_value:
+            test = self.function("reduce_or", [mask or ""]).text
+            return f"if {test}:\n{self.function(store, [name, offset, value.text]).text}"
+        if address.lanes > 1 and address.step is None:
+            return self.function("scatter_masked", [name, offset, value.text, mask or self._all_on(lanes)]).text
+        step = "0" if address.step is None else self.text(address.step)
+        if step == "1":
+            if mask is not None:
+                return self.function("store_masked", [name, offset, value.text, mask]).text
+            if not vector_value:
+                value = self.function("splat", [value.text, str(lanes)])
+            return self.function(store, [name, offset, value.text]).text
+        args = [name, offset, step, value.text, mask or self._all_on(lanes)]
+        return self.function("store_strided_masked", args).text
+
+    def _all_on(self, lanes: int) -> str:
+        return self.function("splat", ["True", str(lanes)]).text
+
+    # ------------------------------------------------------------------------------------------ local arrays
+
+    def register(self, array: Array, indices: tuple[Expr, ...]) -> str | None:
+        """The variable that is this element of an array that lives in variables, else `None`."""
+        if array.space != "register" or array.name not in self._in_registers:
+            return None
+        position = "_".join(str(build.constant(index)) for index in indices)
+        return self.names.of("register", f"{array.name}_{position}" if position else array.name)
+
+    def alloc(self, stmt: Alloc) -> None:
+        """Memory for a local array: once at the function's entry where its extents are known there."""
+        array = stmt.array
+        if array.space == "register" and array.name in self._in_registers:
+            return
+        if array in self._memory:
+            return
+        name = self.names.fresh(array.name)
+        size: Expr = build.const(lanes_of(array.dtype))
+        for extent in array.shape:
+            size = build.mul(size, extent)
+        hoisted = self._known_at_entry(size)
+        text = f"{name} = {self._memory_text(array, size)}"
+        if hoisted:
+            self._memory[array] = name
+            self._hoisted[array, name] = text
+        else:
+            self._memory[array] = name
+            self.line(text, self.place(stmt.loc))
+
+    def _known_at_entry(self, size: Expr) -> bool:
+        known = variables(size) <= self._parameters
+        return known and not any(isinstance(part, Load) for part in walk_expr(size))
+
+    def _memory_text(self, array: Array, size: Expr) -> str:
+        element = element_of(array.dtype)
+        dtype = self.use("uint16") if element.is_half else self.dtype_name(element)
+        count = build.constant(size)
+        if count is not None and count * element.bytes <= STACK_BYTES and array.name not in self.shared:
+            return self.function("stack", [dtype, str(max(count, 1))]).text
+        return self.function("scratch", [self.converted(size, INT64).text, dtype]).text
+
+
+def _register_arrays(body: Body) -> frozenset[str]:
+    """The arrays of registers of which every index is a constant: each element can be a variable."""
+    declared = {stmt.array.name for stmt in walk(body) if isinstance(stmt, Alloc) and stmt.array.space == "register"}
+    accesses: list[Load | Store] = [part for part in expressions(body) if isinstance(part, Load)]
+    accesses += [stmt for stmt in walk(body) if isinstance(stmt, Store)]
+    indexed = {
+        access.array
+        for access in accesses
+        if access.mask is not None or any(build.constant(index) is None for index in access.indices)
+    }
+    return frozenset(declared - indexed)
+
+

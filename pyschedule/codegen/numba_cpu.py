@@ -1,0 +1,198 @@
+"""The CPU back end: a kernel at any stage as the text of a Python module that Numba compiles.
+
+Every array access is an element offset from the array's data pointer, spelled out (`i*A_s0 + k`): strides are
+read once at entry, in elements, and nothing is bounds-checked.  Vector expressions become the functions and
+operators of `codegen.simd`.  A parallel loop becomes three functions: the loop over a contiguous range of
+iterations, a small driver that shares the ranges among threads, and the call of the driver.
+
+Half arrays are received as `uint16` arrays; `Array.dtype` says what the words mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyschedule.codegen import outline
+from pyschedule.codegen.cpu_memory import MemoryWriter
+from pyschedule.codegen.emitter import INDENT
+from pyschedule.codegen.names import Names
+from pyschedule.codegen.program import Program
+from pyschedule.codegen.words import NUMBA_NAMES, SIMD_NAMES
+from pyschedule.errors import InternalError
+from pyschedule.ir.nodes import Array, For, Kernel, Var
+from pyschedule.schedule.targets import Target
+
+_MATH_NAMES = frozenset({"inf", "nan"})
+_OWN_NAMES = frozenset({"OPTIONS", "np"})
+
+
+def generate(kernel: Kernel, target: Target, *, parallel: bool, cache: bool = False) -> Program:
+    """The module for `kernel`.
+
+    `parallel` gives the iterations of `For(mapping="parallel")` to threads; otherwise they run in order.
+    `cache` makes Numba keep the machine code beside the file that the text is imported from.
+    """
+    if target.kind != "cpu":
+        raise InternalError(f"the CPU back end was asked for {target}")
+    module = _Module(kernel, target, parallel, cache)
+    module.write()
+    return Program(module.text(), module.entry, module.threaded)
+
+
+class _Module:
+    """The functions of one kernel, and the names they share."""
+
+    def __init__(self, kernel: Kernel, target: Target, parallel: bool, cache: bool) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.parallel = parallel
+        self.cache = cache
+        self.names = Names(NUMBA_NAMES | SIMD_NAMES | _MATH_NAMES | _OWN_NAMES)
+        self.entry = self.names.fresh(kernel.name)
+        self.used: set[str] = set()
+        self.functions: list[str] = []
+        self.threaded = False
+        self.live_after = outline.live_after(kernel) if parallel else {}
+
+    def write(self) -> None:
+        entry = CpuWriter(self, in_thread=False)
+        params = [entry.parameter(param) for param in self.kernel.params]
+        entry.body(self.kernel.body)
+        self.functions.append(entry.definition(self.entry, params))
+
+    def text(self) -> str:
+        origin = ""
+        if self.kernel.loc is not None:
+            file = self.kernel.loc.file.replace("\\", "/").rsplit("/", 1)[-1]
+            origin = f" ({file}, line {self.kernel.loc.line})"
+        imports = []
+        if self.threaded:
+            self.used |= {"get_num_threads", "prange"}
+        if math := sorted(self.used & _MATH_NAMES):
+            imports += [f"from math import {', '.join(math)}", ""]
+        if "np" in self.used:
+            imports += ["import numpy as np"]
+        imports.append(f"from numba import {', '.join(sorted(self.used & NUMBA_NAMES | {'njit'}))}")
+        if words := sorted(self.used & SIMD_NAMES):
+            imports += ["", "from pyschedule.codegen.simd import (", *(f"{INDENT}{word}," for word in words), ")"]
+        fastmath = "False" if self.kernel.strict_math else '{"contract"}'
+        options = [
+            "OPTIONS = {",
+            f'{INDENT}"nogil": True,',
+            f'{INDENT}"error_model": "numpy",',
+            f'{INDENT}"boundscheck": False,',
+            f'{INDENT}"fastmath": {fastmath},',
+            f'{INDENT}"cache": {self.cache},',
+            "}",
+        ]
+        header = f'"""The kernel {self.kernel.name}{origin} as Numba source for {self.target}."""'
+        parts = ["\n".join([header, "", *imports, "", *options]), *self.functions]
+        return "\n\n\n".join(parts) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlined:
+    """The names of a parallel loop's functions, and the arguments that both have behind their own."""
+
+    work: str
+    driver: str
+    arguments: tuple[str, ...]
+
+
+class CpuWriter(MemoryWriter):
+    """Writes one function of the module."""
+
+    def __init__(self, module: _Module, *, in_thread: bool) -> None:
+        super().__init__(module.kernel, module.names, module.used)
+        self.module = module
+        self.in_thread = in_thread
+        self.shared = outline.shared_arrays(module.kernel) if module.parallel and not in_thread else frozenset()
+
+    def parameter(self, param: Array | Var) -> str:
+        return self.array(param.name) if isinstance(param, Array) else self.variable(param.name)
+
+    def definition(self, name: str, params: list[str]) -> str:
+        """The text of the whole function."""
+        lines = [*self.prologue(), *self.lines] or [f"{INDENT}pass"]
+        return "\n".join(["@njit(**OPTIONS)", f"def {name}({', '.join(params)}):", *lines])
+
+    def loop(self, stmt: For) -> None:
+        if stmt.mapping != "parallel" or not self.module.parallel or self.in_thread:
+            super().loop(stmt)
+            return
+        reason = outline.obstacle(stmt, self.kernel, self.arrays, self.module.live_after[stmt.var])
+        if reason is not None:
+            self.line(f"# loop {stmt.label} stays on one thread: {reason}")
+            super().loop(stmt)
+            return
+        self.module.threaded = True
+        functions = self.outlined(stmt)
+        start, stop, step = (self.text(part) for part in (stmt.start, stmt.stop, stmt.step))
+        call = ", ".join([start, f"len(range({start}, {stop}, {step}))", step, *functions.arguments])
+        self.line(f"{functions.driver}({call})", self.place(stmt.loc, f"loop {stmt.label} on threads"))
+
+    def outlined(self, stmt: For) -> _Outlined:
+        """Writes the functions of a parallel loop into the module."""
+        module = self.module
+        wanted = f"{module.entry}_{stmt.label or stmt.var}".replace(".", "_")
+        work, driver = module.names.fresh(wanted), module.names.fresh(f"{wanted}_threads")
+        outer = outline.captured(stmt, self.arrays)
+        writer = CpuWriter(module, in_thread=True)
+        writer.arrays = dict(self.arrays)
+        writer.adopt(self, outer.scalars)
+        writer.serial_range(stmt)
+        arguments = [*map(self.array, outer.arrays), *map(self.variable, outer.scalars)]
+        ends = [module.names.of("local", "first"), module.names.of("local", "last")]
+        module.functions.append(writer.definition(work, [*ends, *arguments]))
+        module.functions.append(_driver(module, driver, work, arguments, outline.raises(stmt.body)))
+        return _Outlined(work, driver, tuple(arguments))
+
+    def serial_range(self, stmt: For) -> None:
+        """The parallel loop over the iterations of one thread."""
+        names = self.module.names
+        bounds = f"{names.of('local', 'first')}, {names.of('local', 'last')}, {self.text(stmt.step)}"
+        self.line(f"for {self.variable(stmt.var)} in range({bounds}):", self.place(stmt.loc, f"loop {stmt.label}"))
+        self.looped(stmt.body, stmt.unroll)
+
+
+def _driver(module: _Module, name: str, work: str, arguments: list[str], raises: bool) -> str:
+    """The function that shares `trips` iterations out among the threads, each a contiguous range.
+
+    An `IndexError` of a thread is remembered, and raised when all threads are done.
+    """
+    local = {word: module.names.of("local", word) for word in ("start", "trips", "step", "pieces", "piece", "at")}
+    start, trips, step, pieces, piece, at = local.values()
+    module.used.add("int64")
+    first = f"{start} + {trips} * {at} // {pieces} * {step}"
+    last = f"{start} + {trips} * ({at} + 1) // {pieces} * {step}"
+    head = [
+        "@njit(parallel=True, **OPTIONS)",
+        f"def {name}({', '.join([start, trips, step, *arguments])}):",
+        f"    {pieces} = min(get_num_threads(), {trips})",
+    ]
+    if not raises:
+        call = [f"        {work}({', '.join([first, last, *arguments])})"]
+        return "\n".join([*head, f"    for {piece} in prange({pieces}):", f"        {at} = int64({piece})", *call])
+    module.used.add("np")
+    failed, guarded = module.names.of("local", "failed"), module.names.fresh(f"{work}_guarded")
+    ends = [module.names.of("local", "first"), module.names.of("local", "last")]
+    given = ", ".join([*ends, *arguments])
+    guard = [
+        "@njit(**OPTIONS)",
+        f"def {guarded}({given}):",
+        "    try:",
+        f"        {work}({given})",
+        "    except Exception:",
+        "        return True",
+        "    return False",
+    ]
+    loop = [
+        f"    {failed} = np.zeros({pieces}, np.bool_)",
+        f"    for {piece} in prange({pieces}):",
+        f"        {at} = int64({piece})",
+        f"        {failed}[{at}] = {guarded}({', '.join([first, last, *arguments])})",
+        f"    if {failed}.any():",
+        '        raise IndexError("index is out of range")',
+    ]
+    return "\n".join([*guard, "", "", *head, *loop])
+

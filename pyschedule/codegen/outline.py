@@ -1,0 +1,160 @@
+"""Which parallel loops can be moved into a function of their own, and what that function needs from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyschedule.ir.nodes import (
+    Array,
+    Assign,
+    Break,
+    Call,
+    Dim,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Return,
+    Stmt,
+    While,
+)
+from pyschedule.ir.types import Vector
+from pyschedule.ir.visitors import (
+    Body,
+    children,
+    contains,
+    counters,
+    expressions,
+    local_arrays,
+    loops,
+    read_arrays,
+    read_variables,
+    variable_types,
+    variables,
+    walk_expr,
+    written_arrays,
+    written_variables,
+)
+
+Live = frozenset[str]
+_NONE: Live = frozenset()
+
+
+def live_before(body: Body, after: Live = _NONE, after_loop: Live = _NONE) -> Live:
+    """The scalars whose values a body may read from before it, given those read after it (and after the loop
+    around it, where a `break` goes)."""
+    live = after
+    for stmt in reversed(body):
+        live = _live_before(stmt, live, after_loop)
+    return live
+
+
+def _live_before(stmt: Stmt, after: Live, after_loop: Live) -> Live:
+    reads = frozenset(name for part in children(stmt) for name in variables(part))
+    match stmt:
+        case Assign():
+            return after - {stmt.target} | reads
+        case If():
+            return reads | live_before(stmt.body, after, after_loop) | live_before(stmt.orelse, after, after_loop)
+        case For():
+            return reads | _live_in_loop(stmt.body, after) - {stmt.var} | after
+        case While():
+            return _live_in_loop(stmt.body, after | reads) | after | reads
+        case Break():
+            return after_loop
+        case Return():
+            return reads
+    return after | reads
+
+
+def _live_in_loop(body: Body, after: Live) -> Live:
+    live = after
+    while (more := live_before(body, after | live, after) | live) != live:
+        live = more
+    return live
+
+
+def live_after(kernel: Kernel) -> dict[str, Live]:
+    """The scalars that are read after each loop, by its counter (in a later iteration of a loop around it too)."""
+    found: dict[str, Live] = {}
+
+    def visit(body: Body, after: Live, after_loop: Live) -> None:
+        for position, stmt in enumerate(body):
+            later = live_before(body[position + 1 :], after, after_loop)
+            if isinstance(stmt, If):
+                visit(stmt.body, later, after_loop)
+                visit(stmt.orelse, later, after_loop)
+            elif isinstance(stmt, For):
+                found[stmt.var] = later
+                visit(stmt.body, later | _live_in_loop(stmt.body, later), later)
+            elif isinstance(stmt, While):
+                visit(stmt.body, _live_before(stmt, later, after_loop), later)
+
+    visit(kernel.body, _NONE, _NONE)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What a loop's body uses of the function around it, in a fixed order."""
+
+    arrays: tuple[str, ...]
+    scalars: tuple[str, ...]
+
+
+def captured(loop: For, arrays: Mapping[str, Array]) -> Captured:
+    """`arrays`: those in scope at the loop."""
+    own = local_arrays(loop.body)
+    used = read_arrays(loop.body) | written_arrays(loop.body)
+    exprs: list[Expr] = [*expressions(loop.body), *walk_expr(loop.step)]
+    used |= {part.array for part in exprs if isinstance(part, Dim)}
+    outer = tuple(name for name in arrays if name in used and name not in own)
+    scalars = read_variables(loop.body) | variables(loop.step)
+    for name in outer:
+        if arrays[name].space != "global":
+            for extent in arrays[name].shape:
+                scalars |= variables(extent)
+    scalars -= written_variables(loop.body) | counters(loop.body) | {loop.var}
+    return Captured(outer, tuple(sorted(scalars)))
+
+
+def obstacle(loop: For, kernel: Kernel, arrays: Mapping[str, Array], after: Live) -> str | None:
+    """Why the iterations of a parallel loop cannot be handed to threads by this back end, or `None`."""
+    assigned = written_variables(loop.body)
+    if carried := sorted(assigned & (after | live_before(loop.body))):
+        return f"{', '.join(carried)} is not private to an iteration"
+    if contains(loop.body, Return) or _leaves(loop.body):
+        return "it can be left early"
+    outer = captured(loop, arrays)
+    types = variable_types(kernel)
+    if vectors := [name for name in outer.scalars if isinstance(types.get(name), Vector)]:
+        return f"{', '.join(vectors)} is a vector"
+    if registers := [name for name in outer.arrays if arrays[name].space == "register"]:
+        return f"{', '.join(registers)} lives in registers"
+    return None
+
+
+def _leaves(body: Body) -> bool:
+    """Whether a `break` in a body leaves the loop that the body belongs to."""
+    for stmt in body:
+        if isinstance(stmt, Break):
+            return True
+        if isinstance(stmt, If) and (_leaves(stmt.body) or _leaves(stmt.orelse)):
+            return True
+    return False
+
+
+def shared_arrays(kernel: Kernel) -> frozenset[str]:
+    """Local arrays that a parallel loop uses but does not declare: threads must reach them."""
+    found: set[str] = set()
+    for loop in loops(kernel.body):
+        if loop.mapping == "parallel":
+            found |= (read_arrays(loop.body) | written_arrays(loop.body)) - set(local_arrays(loop.body))
+    return frozenset(found)
+
+
+def raises(body: Body) -> bool:
+    """Whether a body checks an index."""
+    return any(isinstance(part, Call) and part.function == "checked_index" for part in expressions(body))
+

@@ -1,0 +1,23 @@
+"""The names that generated CPU code may import: the words of `codegen.simd`, told without importing Numba."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NUMBA_NAMES: Final = frozenset(
+    "njit prange get_num_threads boolean int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split()
+)
+
+SIMD_NAMES: Final = frozenset(
+    """
+    absolute convert floordiv fma maximum minimum mod muladd pmax pmin power select shift_left shift_right
+    reduce_add reduce_and reduce_maximum reduce_minimum reduce_multiply reduce_or reduce_pmax reduce_pmin reduce_xor
+    acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf erfc exp exp2 expm1 floor fmod hypot
+    isfinite isinf isnan log log1p log2 log10 sin sinh sqrt tan tanh trunc
+    checked_index checked_index_masked
+    from_bfloat16 from_float16 to_bfloat16 to_float16
+    stay_rolled unroll_by unroll_fully
+    gather gather_masked head load load_masked load_strided load_strided_masked load_vector ramp scatter_masked
+    scratch splat stack store store_masked store_strided_masked stride
+    """.split()
+)
