@@ -1,0 +1,173 @@
+"""Which indices stay inside their arrays: proved, or under which conditions on the arguments, or to be checked.
+
+For an access that is known to run in every point of its domain, the arguments under which it would leave the
+array are an exact set, the projection of the points outside; its complement is a `Precondition`, tested once
+before the kernel runs.  It holds where the loops do not run at all.  An access that only may run (data decide,
+or a `break` comes first) must not refuse anything: where it is not provably inside, its index is checked each
+time.  Proofs take the preconditions of the whole kernel for granted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyschedule.analysis.isl_expressions import from_ast, from_set, meanings, negated
+from pyschedule.analysis.quasiaffine import Formula, Parameters, Quasi, at_most, below, constant, junction, scale
+from pyschedule.analysis.sites import Site, sites
+from pyschedule.errors import Unsupported
+from pyschedule.ir.nodes import Dim, Expr, Kernel, Location, Var
+from pyschedule.ir.printer import format_expr
+from pyschedule.ir.visitors import rewrite_expr, walk_expr
+
+#: What becomes of an index: left alone; the extent added (it is always negative); added where negative;
+#: checked at run time.
+PLAIN, SHIFT, WRAP, CHECK = "plain", "shift", "wrap", "check"
+
+_MOST_OPERATIONS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Precondition:
+    """What must hold of the arguments for `array` to be indexed inside its bounds along `axis`.
+
+    `test` is a bool expression over extents and integer arguments.  `message` says what was violated;
+    `message.format(**arguments)` puts in the extents of the arguments given.
+    """
+
+    test: Expr
+    array: str
+    axis: int
+    loc: Location | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`decisions` has one tuple an access, in the order of `sites.accesses`; one entry an axis."""
+
+    preconditions: tuple[Precondition, ...]
+    decisions: tuple[tuple[str, ...], ...]
+
+
+def analyse(kernel: Kernel) -> Bounds:
+    """The bounds of a kernel whose indices still have Python's meaning (negative ones count from the end)."""
+    parameters = Parameters()
+    found = sites(kernel, parameters)
+    sets = _Sets(parameters)
+    preconditions: list[Precondition] = []
+    for site in found:
+        if not site.exact:
+            continue
+        for axis in range(len(site.indices)):
+            outside = sets.outside(site, axis)
+            if outside is not None and not outside.is_empty() and not outside.is_subset(sets.refused):
+                preconditions.append(sets.precondition(site, axis, outside))
+                sets.refused = sets.refused.union(outside).coalesce()
+    decisions = tuple(tuple(sets.decision(site, axis) for axis in range(len(site.indices))) for site in found)
+    return Bounds(tuple(preconditions), decisions)
+
+
+class _Sets:
+    """The isl sets of one kernel: all questions are asked of these."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        import islpy as isl
+
+        self.isl = isl
+        self.context = isl.Context()
+        self.context.set_max_operations(_MOST_OPERATIONS)
+        self.parameters = parameters
+        self.declaration = parameters.declaration()
+        self.names = meanings(parameters)
+        self.known = self._read(f"{{ : {parameters.context()} }}")
+        # The arguments that some precondition refuses.
+        self.refused = self._read("{ : 0 = 1 }")
+        self.cache: dict[tuple[Any, ...], Any] = {}
+
+    def _read(self, text: str) -> Any:
+        return self.isl.Set.read_from_str(self.context, self.declaration + text)
+
+    def _points(self, site: Site, extra: Formula) -> Any:
+        return self._read(f"{{ [{', '.join(site.unknowns)}] : {site.domain} and {extra} }}")
+
+    def _arguments(self, site: Site, question: Formula) -> Any:
+        """The arguments for which some point of the site answers the question with yes; `None`: too hard."""
+        key = site.domain, site.unknowns, question
+        if key not in self.cache:
+            self.context.reset_operations()
+            try:
+                self.cache[key] = self._points(site, question).params().intersect(self.known).coalesce()
+            except self.isl.Error:  # the quota is used up
+                self.cache[key] = None
+        return self.cache[key]
+
+    def outside(self, site: Site, axis: int) -> Any:
+        index, extent = site.indices[axis], site.extents[axis]
+        return self._arguments(site, junction("or", _below(index, extent), at_most(extent, index)))
+
+    def decision(self, site: Site, axis: int) -> str:
+        index = site.indices[axis]
+        if not self._accepted(self.outside(site, axis)):
+            return CHECK
+        if self._accepted(self._arguments(site, below(index, constant(0)))):
+            return PLAIN
+        return SHIFT if self._accepted(self._arguments(site, at_most(constant(0), index))) else WRAP
+
+    def _accepted(self, arguments: Any) -> bool:
+        """Whether something happens for no arguments but those that are refused."""
+        return arguments is not None and bool(arguments.is_subset(self.refused))
+
+    def precondition(self, site: Site, axis: int, outside: Any) -> Precondition:
+        array = site.array
+        test = negated(from_set(outside, self.known, self.names))
+        verb = "writes" if site.writes else "reads"
+        reached = self._reached(site, axis)
+        what = "an index outside" if reached is None else f"index {format_expr(reached)}{_values(reached)}"
+        where = "" if site.loc is None else f" at {site.loc}".replace("{", "{{").replace("}", "}}")
+        message = (
+            f"{array.name}: axis {axis} has extent {_filled(array.shape[axis])}, but the loop {verb} {what}{where}"
+        )
+        return Precondition(test, array.name, axis, site.loc, message)
+
+    def _reached(self, site: Site, axis: int) -> Expr | None:
+        """The index that lies furthest outside, where one expression says it."""
+        index, extent = site.indices[axis], site.extents[axis]
+        above = self._arguments(site, at_most(extent, index))
+        self.context.reset_operations()
+        try:
+            points = self._points(site, junction("and"))
+            indices = points.apply(
+                self.isl.Map.read_from_str(
+                    self.context, f"{self.declaration}{{ [{', '.join(site.unknowns)}] -> [{index}] }}"
+                )
+            )
+            last = indices.dim_min(0) if above is None or above.is_empty() else indices.dim_max(0)
+            if last.n_piece() != 1:
+                return None
+            build = self.isl.AstBuild.from_context(self.known)
+            return from_ast(build.expr_from_pw_aff(last), self.names)
+        except (self.isl.Error, Unsupported):
+            return None
+
+
+def _below(index: Quasi, extent: Quasi) -> Formula:
+    """`index < -extent`: not even Python's negative indices reach that far."""
+    return below(index, scale(extent, -1))
+
+
+def _arguments_of(expr: Expr) -> list[Dim | Var]:
+    return list(dict.fromkeys(part for part in walk_expr(expr) if isinstance(part, (Dim, Var))))
+
+
+def _filled(expr: Expr) -> str:
+    """The text of an expression, with a replacement field for everything that an argument decides."""
+    return format_expr(
+        rewrite_expr(expr, lambda part: Var(f"{{{format_expr(part)}}}") if isinstance(part, (Dim, Var)) else None)
+    )
+
+
+def _values(expr: Expr) -> str:
+    """` (n = {n}, A.shape[0] = {A.shape[0]})`: what the arguments in an expression are."""
+    parts = [f"{format_expr(part)} = {_filled(part)}" for part in _arguments_of(expr)]
+    return f" ({', '.join(parts)})" if parts else ""

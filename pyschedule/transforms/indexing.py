@@ -1,0 +1,73 @@
+"""Python's indices made explicit: afterwards every index is between 0 and its extent.
+
+    C[i, j] += A[i, k] * x[-1]      becomes      C[i, j] += A[i, k] * x[x.shape[0] - 1]
+
+What can be proved under the preconditions that come with the result is left alone; an index that depends on
+data becomes `checked_index(index, extent)`, which raises `IndexError` where Python would.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from pyschedule.analysis.bounds import CHECK, PLAIN, SHIFT, Precondition, analyse
+from pyschedule.ir.build import ZERO, add
+from pyschedule.ir.nodes import Array, Call, Cast, Compare, Expr, Kernel, Load, Select, Stmt, Store
+from pyschedule.ir.types import INT64
+from pyschedule.ir.visitors import Body, arrays, bodies, map_children
+
+
+def make_explicit(kernel: Kernel) -> tuple[Kernel, tuple[Precondition, ...]]:
+    """The kernel with explicit indices, and what its arguments must satisfy for it to stay in bounds.
+
+    The very kernel given where no index needs a change.
+    """
+    bounds = analyse(kernel)
+    if all(decision == PLAIN for one in bounds.decisions for decision in one):
+        return kernel, bounds.preconditions
+    rewriter = _Rewriter(arrays(kernel), iter(bounds.decisions))
+    return dataclasses.replace(kernel, body=rewriter.body(kernel.body)), bounds.preconditions
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Rewriter:
+    """Meets the accesses in the order of `analysis.sites.accesses`, one tuple of decisions each."""
+
+    arrays: dict[str, Array]
+    decisions: Iterator[tuple[str, ...]]
+
+    def body(self, body: Body) -> Body:
+        return tuple(self.statement(stmt) for stmt in body)
+
+    def statement(self, stmt: Stmt) -> Stmt:
+        decision = next(self.decisions) if isinstance(stmt, Store) else ()
+        new: Stmt = map_children(stmt, self.expression)
+        if isinstance(new, Store):
+            new = dataclasses.replace(new, indices=self.explicit(new, decision))
+        changes = {name: self.body(getattr(new, name)) for name in ("body", "orelse") if hasattr(new, name)}
+        return dataclasses.replace(new, **changes) if any(bodies(new)) else new
+
+    def expression(self, expr: Expr) -> Expr:
+        decision = next(self.decisions) if isinstance(expr, Load) else ()
+        new: Expr = map_children(expr, self.expression)
+        if isinstance(new, Load):
+            indices = self.explicit(new, decision)
+            new = new if indices == new.indices else dataclasses.replace(new, indices=indices)
+        return new
+
+    def explicit(self, access: Load | Store, decision: tuple[str, ...]) -> tuple[Expr, ...]:
+        shape = self.arrays[access.array].shape
+        return tuple(map(_explicit, access.indices, shape, decision))
+
+
+def _explicit(index: Expr, extent: Expr, decision: str) -> Expr:
+    if decision == PLAIN:
+        return index
+    if index.type != INT64:
+        index = Cast(INT64, index)
+    if decision == CHECK:
+        return Call("checked_index", (index, extent), INT64)
+    if decision == SHIFT:
+        return add(extent, index)
+    return Select(Compare("<", index, ZERO, INT64), add(index, extent), index, INT64)

@@ -1,0 +1,414 @@
+"""Bounds of array indices: kernels are run with every access watched, and must do as the analysis said."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from pyschedule.analysis.bounds import CHECK, PLAIN, SHIFT, WRAP, Bounds, analyse
+from pyschedule.analysis.sites import accesses
+from pyschedule.ir.build import FALSE
+from pyschedule.ir.nodes import (
+    Alloc,
+    Array,
+    Assign,
+    BoolOp,
+    Break,
+    Cast,
+    Dim,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Load,
+    Return,
+    Select,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from pyschedule.ir.printer import format_expr
+from pyschedule.ir.types import INT32, INT64, Scalar
+from pyschedule.ir.visitors import map_children
+from tests.analysis.evaluate import evaluate
+from tests.analysis.helpers import (
+    array,
+    assign,
+    cmp,
+    f32,
+    gemm,
+    ix,
+    kernel,
+    load,
+    local,
+    loop,
+    low,
+    minus,
+    op,
+    plus,
+    store,
+    times,
+    when,
+)
+
+X, Y = array("x"), array("y")
+NX, NY = Dim("x", 0), Dim("y", 0)
+N = Var("n", INT64)
+ONE = f32(1.0)
+UINT8 = Scalar("uint8")
+
+
+def decided(bounds: Bounds) -> list[str]:
+    return [decision for one in bounds.decisions for decision in one]
+
+
+def conditions(bounds: Bounds) -> list[str]:
+    return [format_expr(one.test) for one in bounds.preconditions]
+
+
+# ----------------------------------------------------------------------------------------- known kernels
+
+
+def test_gemm_needs_its_shapes_to_agree_and_nothing_else() -> None:
+    bounds = analyse(gemm())
+    assert set(decided(bounds)) == {PLAIN}
+    places = {(one.array, one.axis): one for one in bounds.preconditions}
+    assert set(places) == {("B", 0), ("C", 0), ("C", 1)}
+    inner = places["B", 0]
+    assert format_expr(inner.test) == "A.shape[0] <= 0 or B.shape[1] <= 0 or A.shape[1] <= B.shape[0]"
+    assert inner.message == (
+        "B: axis 0 has extent {B.shape[0]}, but the loop reads index A.shape[1] - 1 "
+        "(A.shape[1] = {A.shape[1]}) at kernel.py:8:5"
+    )
+
+
+@pytest.mark.parametrize("sizes", list(itertools.product((0, 2, 3), repeat=4)))
+def test_the_preconditions_of_gemm_are_exact(sizes: tuple[int, ...]) -> None:
+    rows, inner, b_rows, columns = sizes
+    values = {"A.shape[0]": rows, "A.shape[1]": inner, "B.shape[0]": b_rows, "B.shape[1]": columns}
+    values |= {"C.shape[0]": 2, "C.shape[1]": 3}
+    holds = all(evaluate(one.test, values) for one in analyse(gemm()).preconditions)
+    runs = rows > 0 and columns > 0 and inner > 0
+    assert holds == (not runs or (inner <= b_rows and rows <= 2 and columns <= 3))
+
+
+def test_a_constant_negative_index_counts_from_the_end() -> None:
+    bounds = analyse(kernel([X], store("x", [-1], ONE)))
+    assert decided(bounds) == [SHIFT] and conditions(bounds) == ["x.shape[0] > 0"]
+
+
+def test_an_index_that_starts_below_zero_wraps() -> None:
+    bounds = analyse(kernel([X], loop("i", 0, NX, store("x", [minus("i", 1)], ONE))))
+    assert decided(bounds) == [WRAP] and bounds.preconditions == ()
+    guarded = loop("i", 0, NX, when(cmp(">", "i", 0), store("x", [minus("i", 1)], ONE)))
+    assert decided(analyse(kernel([X], guarded))) == [PLAIN]
+
+
+def test_a_window_needs_its_halo() -> None:
+    read = load("x", plus("i", "r"))
+    nest = loop("i", 0, NY, loop("r", 0, 3, store("y", ["i"], read)))
+    bounds = analyse(kernel([X, Y], nest))
+    assert decided(bounds) == [PLAIN, PLAIN]
+    assert conditions(bounds) == ["y.shape[0] <= 0 or y.shape[0] + 1 < x.shape[0]"]
+
+
+def test_a_scalar_argument_bounds_a_loop() -> None:
+    bounds = analyse(kernel([X, N], loop("i", 0, N, store("x", ["i"], ONE))))
+    assert conditions(bounds) == ["n <= x.shape[0]"]
+    assert "index n - 1 (n = {n})" in bounds.preconditions[0].message
+    backwards = analyse(kernel([X], loop("i", minus(NX, 1), -1, store("x", ["i"], ONE), step=-1)))
+    assert decided(backwards) == [PLAIN] and backwards.preconditions == ()
+
+
+def test_a_product_of_arguments_is_one_unknown_extent() -> None:
+    shape = array("A", 2)
+    size = times(Dim("A", 0), Dim("A", 1))
+    bounds = analyse(kernel([shape, X], loop("i", 0, size, store("x", ["i"], ONE))))
+    assert conditions(bounds) == ["A.shape[0] * A.shape[1] <= x.shape[0]"]
+
+
+def test_data_are_checked_where_they_index() -> None:
+    table = array("lut", dtype=INT64)
+    index = load("lut", "r", dtype=INT64)
+    bounds = analyse(kernel([X, table], loop("r", 0, Dim("lut", 0), store("x", [index], ONE))))
+    assert decided(bounds) == [CHECK, PLAIN] and bounds.preconditions == ()
+
+
+def test_data_within_a_guard_are_not_checked() -> None:
+    table = array("lut", dtype=INT64)
+
+    def index() -> Load:
+        return load("lut", "r", dtype=INT64)
+
+    inside = BoolOp("and", cmp("<=", 0, index()), cmp("<", index(), NX))
+    guarded = loop("r", 0, Dim("lut", 0), when(inside, store("x", [index()], ONE)))
+    assert set(decided(analyse(kernel([X, table], guarded)))) == {PLAIN}
+    # Not any more once the table was written in between.
+    spoilt = when(inside, store("lut", ["r"], ix(99)), store("x", [index()], ONE))
+    nest = loop("r", 0, Dim("lut", 0), spoilt)
+    assert decided(analyse(kernel([X, table], nest))) == [PLAIN, PLAIN, PLAIN, CHECK, PLAIN]
+
+
+def test_a_narrow_type_bounds_an_index() -> None:
+    image = array("image", dtype=UINT8)
+    index = load("image", "r", dtype=UINT8)
+    bins = local("bins", 256)
+    nest = loop("r", 0, Dim("image", 0), store("bins", [index], ONE))
+    assert set(decided(analyse(kernel([image], Alloc(bins), nest)))) == {PLAIN}
+    short = Alloc(local("bins", 255))
+    assert decided(analyse(kernel([image], short, nest))) == [CHECK, PLAIN]
+
+
+def test_a_comparison_of_narrow_integers_is_understood() -> None:
+    table = array("lut", dtype=INT32)
+
+    def index() -> Load:
+        return load("lut", "r", dtype=INT32)
+
+    ok = BoolOp("and", cmp(">=", index(), 0, INT32), cmp("<", index(), 10, INT32))
+    nest = loop("r", 0, Dim("lut", 0), when(ok, store("x", [Cast(INT64, index())], ONE)))
+    fixed = Array("x", Scalar("float32"), (ix(10),), unit_axis=0)
+    assert set(decided(analyse(kernel([fixed, table], nest)))) == {PLAIN}
+
+
+def test_what_comes_after_a_break_refuses_nothing() -> None:
+    stop = when(cmp("<", load("y", "i"), f32(0.0), Scalar("float32")), Break())
+    nest = loop("i", 0, 100, stop, store("x", ["i"], ONE))
+    bounds = analyse(kernel([X, Y], nest))
+    assert bounds.preconditions == () and decided(bounds) == [CHECK, CHECK]
+    bounded = loop("i", 0, 100, when(cmp(">=", "i", NX), Break()), store("x", ["i"], ONE))
+    assert decided(analyse(kernel([X], bounded))) == [PLAIN]
+
+
+def test_a_data_dependent_guard_refuses_nothing() -> None:
+    positive = cmp(">", load("y", "i"), f32(0.0), Scalar("float32"))
+    nest = loop("i", 0, NY, when(positive, store("x", ["i"], ONE)))
+    bounds = analyse(kernel([X, Y], nest))
+    assert decided(bounds) == [PLAIN, CHECK] and bounds.preconditions == ()
+    # But what the rest of the kernel requires is known there too.
+    always = loop("j", 0, NY, store("x", ["j"], ONE))
+    bounds = analyse(kernel([X, Y], nest, always))
+    assert decided(bounds) == [PLAIN, PLAIN, PLAIN] and conditions(bounds) == ["y.shape[0] <= x.shape[0]"]
+
+
+def test_what_comes_after_a_return_refuses_nothing() -> None:
+    leave = when(cmp("<", load("y", 0), f32(0.0), Scalar("float32")), Return(()))
+    bounds = analyse(kernel([X, Y], leave, store("x", [5], ONE)))
+    assert [one.array for one in bounds.preconditions] == ["y"] and decided(bounds) == [PLAIN, CHECK]
+
+
+def test_short_circuits_guard() -> None:
+    safe = BoolOp("and", cmp("<", "i", NX), cmp(">", load("x", "i"), f32(0.0), Scalar("float32")))
+    nest = loop("i", 0, NY, when(safe, store("y", ["i"], ONE)))
+    bounds = analyse(kernel([X, Y], nest))
+    assert bounds.preconditions == () and set(decided(bounds)) == {PLAIN}
+    # Where the left side of an `or` is false the right side runs: for every i that is not below the extent.
+    unsafe = BoolOp("or", cmp("<", "i", NX), cmp(">", load("x", "i"), f32(0.0), Scalar("float32")))
+    bounds = analyse(kernel([X, Y], loop("i", 0, NY, when(unsafe, store("y", ["i"], ONE)))))
+    assert conditions(bounds) == ["y.shape[0] <= x.shape[0]"]
+
+
+def test_a_conditional_index_is_understood() -> None:
+    clamped = Select(cmp("<", "i", NX), ix("i"), minus(NX, 1), INT64)
+    nest = loop("i", 0, NY, store("y", ["i"], load("x", clamped)))
+    bounds = analyse(kernel([X, Y], nest))
+    assert set(decided(bounds)) == {PLAIN}
+    assert conditions(bounds) == ["y.shape[0] <= 0 or x.shape[0] > 0"]
+
+
+def test_scalars_are_followed() -> None:
+    body = (
+        assign("m", NX, INT64),
+        loop("i", 0, Var("m"), assign("p", minus(Var("m"), plus("i", 1)), INT64), store("x", ["p"], ONE)),
+    )
+    assert decided(analyse(kernel([X], *body))) == [PLAIN]
+    counting = (
+        assign("p", ix(0), INT64),
+        loop("i", 0, NX, store("x", ["p"], ONE), assign("p", plus("p", 1), INT64)),
+    )
+    assert decided(analyse(kernel([X], *counting))) == [CHECK]
+    branches = (
+        assign("p", ix(0), INT64),
+        when(cmp("<", N, 3), assign("p", ix(1), INT64)),
+        store("x", ["p"], ONE),
+    )
+    assert decided(analyse(kernel([X, N], *branches))) == [CHECK]
+
+
+def test_an_index_that_is_always_outside_is_a_false_precondition() -> None:
+    body = Alloc(local("t", 4)), store("t", [4], ONE)
+    bounds = analyse(kernel([], *body))
+    assert [one.test for one in bounds.preconditions] == [FALSE]
+    assert bounds.preconditions[0].message == "t: axis 0 has extent 4, but the loop writes index 4"
+
+
+def test_the_extent_of_an_output_is_that_of_its_shape() -> None:
+    out = Array("out", Scalar("float32"), (NX,), unit_axis=0)
+    body = loop("i", 0, Dim("out", 0), store("out", ["i"], load("x", "i")))
+    bounds = analyse(Kernel("k", (X, out), (body,), outputs=("out",)))
+    assert bounds.preconditions == () and set(decided(bounds)) == {PLAIN}
+
+
+# -------------------------------------------------------------------------------------- kernels at random
+
+
+class _LeaveError(Exception):
+    """The loop, or the kernel, was left."""
+
+
+class _Watched:
+    """Runs a kernel over arrays of small integers and notes every index with its decision."""
+
+    def __init__(self, body: tuple[Stmt, ...], bounds: Bounds, values: Mapping[str, int], seed: int) -> None:
+        self.values = dict(values)
+        self.rng = random.Random(seed)
+        self.data: dict[tuple[str, int], int] = {}
+        self.decisions = {id(access): one for access, one in zip(accesses(body), bounds.decisions, strict=True)}
+        # Decisions of the accesses outside their arrays, and of those on the wrong side of zero.
+        self.outside: set[str] = set()
+        self.misread: set[str] = set()
+        self.steps = 0
+
+    def run(self, body: tuple[Stmt, ...]) -> None:
+        for stmt in body:
+            self.step(stmt)
+
+    def step(self, stmt: Stmt) -> None:
+        if isinstance(stmt, For):
+            counts = range(self.value(stmt.start), self.value(stmt.stop), self.value(stmt.step))
+            with contextlib.suppress(StopIteration):
+                for count in counts:
+                    self.values[stmt.var] = count
+                    self.run(stmt.body)
+        elif isinstance(stmt, If):
+            self.run(stmt.body if self.value(stmt.test) else stmt.orelse)
+        elif isinstance(stmt, While):
+            while self.value(stmt.test) and self.steps < 50:
+                self.steps += 1
+                self.run(stmt.body)
+        elif isinstance(stmt, Assign):
+            self.values[stmt.target] = self.value(stmt.value)
+        elif isinstance(stmt, Store):
+            value = self.value(stmt.value)
+            self.data[stmt.array, self.watched(stmt)] = value
+        elif isinstance(stmt, Break):
+            raise StopIteration
+        elif isinstance(stmt, Return):
+            raise _LeaveError
+
+    def watched(self, access: Load | Store) -> int:
+        (index,) = access.indices
+        (decision,) = self.decisions[id(access)]
+        extent = self.values[f"{access.array}.shape[0]"]
+        at = self.value(index)
+        if not -extent <= at < extent:
+            self.outside.add(decision)
+        elif (decision == PLAIN and at < 0) or (decision == SHIFT and at >= 0):
+            self.misread.add(decision)
+        return at % extent if extent else at
+
+    def value(self, expr: Expr) -> int:
+        if isinstance(expr, Load):
+            where = expr.array, self.watched(expr)
+            return self.data.setdefault(where, self.rng.randint(-1, 4))
+        if isinstance(expr, BoolOp):
+            left = self.value(expr.left)
+            return left if bool(left) == (expr.op == "or") else self.value(expr.right)
+        if isinstance(expr, Select):
+            return self.value(expr.then if self.value(expr.test) else expr.orelse)
+        parts = {f"#{n}": self.value(part) for n, part in enumerate(_parts(expr))}
+        return int(evaluate(_with_parts(expr, parts), {**self.values, **parts}))
+
+
+def _parts(expr: Expr) -> list[Expr]:
+    names = ("left", "right", "operand")
+    found = [getattr(expr, name) for name in names if hasattr(expr, name)]
+    return found + list(getattr(expr, "args", ()))
+
+
+def _with_parts(expr: Expr, parts: Mapping[str, int]) -> Expr:
+    names = iter(parts)
+    changed: Expr = map_children(expr, lambda _: Var(next(names)))
+    return changed
+
+
+class _Maker:
+    """Random kernels over integer arrays `x`, `y` and an argument `n`."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.names = itertools.count()
+
+    def index(self, scope: list[str], depth: int = 1) -> Expr:
+        pick = self.rng.random()
+        if depth == 0 or pick < 0.3:
+            return ix(self.rng.choice(scope)) if scope and self.rng.random() < 0.75 else self.leaf()
+        inner = self.index(scope, depth - 1)
+        if pick < 0.6:
+            return plus(inner, self.rng.randint(-2, 2))
+        if pick < 0.68:
+            return op(self.rng.choice(["//", "%"]), inner, self.rng.choice([2, 3]))
+        if pick < 0.76:
+            return low(inner, minus(NX, 1))
+        if pick < 0.84:
+            return minus(self.leaf(), inner)
+        if pick < 0.9:
+            return Select(self.test(scope), inner, self.index(scope, 0), INT64)
+        if pick < 0.95:
+            return plus(inner, self.index(scope, 0))
+        return load(self.rng.choice("xy"), self.index(scope, 0), dtype=INT64)
+
+    def leaf(self) -> Expr:
+        return self.rng.choice([NX, NY, ix("n"), ix(self.rng.randint(-2, 4)), ix("s")])
+
+    def test(self, scope: list[str]) -> Expr:
+        pick = self.rng.random()
+        if pick < 0.2:
+            word = self.rng.choice(["and", "or"])
+            return BoolOp(word, self.test(scope), self.test(scope))
+        symbol = self.rng.choice(["<", "<=", ">", ">=", "==", "!="])
+        return cmp(symbol, self.index(scope), self.leaf())
+
+    def body(self, scope: list[str], depth: int, inside: bool = False) -> tuple[Stmt, ...]:
+        return tuple(self.statement(scope, depth, inside) for _ in range(self.rng.randint(1, 2)))
+
+    def statement(self, scope: list[str], depth: int, inside: bool) -> Stmt:
+        pick = self.rng.random()
+        if depth and pick < 0.5:
+            name = f"i{next(self.names)}"
+            step = self.rng.choice([1, 1, 1, 2, -1, -2])
+            ends = self.index(scope, 1), self.index(scope, 1)
+            return loop(name, *ends, *self.body([*scope, name], depth - 1, True), step=step)
+        if depth and pick < 0.65:
+            orelse = self.body(scope, depth - 1, inside) if self.rng.random() < 0.3 else ()
+            return when(self.test(scope), *self.body(scope, depth - 1, inside), orelse=orelse)
+        if pick < 0.7:
+            leave: Stmt = Break() if inside and self.rng.random() < 0.7 else Return(())
+            return when(self.test(scope), leave)
+        if pick < 0.8:
+            return Assign("s", self.index(scope), INT64)
+        value = load("x", self.index(scope, 2), dtype=INT64) if self.rng.random() < 0.5 else ix(1)
+        return store(self.rng.choice("xy"), [self.index(scope, 2)], value)
+
+
+@pytest.mark.parametrize("seed", range(250))
+def test_the_analysis_says_what_happens(seed: int) -> None:
+    integers: list[Array | Var] = [array("x", dtype=INT64), array("y", dtype=INT64), N]
+    maker = _Maker(seed)
+    body = (Assign("s", ix(maker.rng.randint(0, 2)), INT64), *maker.body([], 3))
+    bounds = analyse(kernel(integers, *body))
+    for x, y, n in itertools.product((0, 1, 3, 4), (0, 2, 5), (-1, 0, 3)):
+        values = {"x.shape[0]": x, "y.shape[0]": y, "n": n}
+        accepted = all(evaluate(one.test, values) for one in bounds.preconditions)
+        run = _Watched(body, bounds, values, seed)
+        with contextlib.suppress(_LeaveError):
+            run.run(body)
+        if accepted:
+            assert run.outside <= {CHECK} and not run.misread, values
+        else:  # an exact refusal: there is a mistake to refuse
+            assert run.outside, values
