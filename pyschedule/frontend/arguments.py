@@ -1,0 +1,74 @@
+"""Parameters of the kernel from the specs of a call's arguments; what does not suit is refused by name."""
+
+from __future__ import annotations
+
+from pyschedule.frontend.blockform import Block
+from pyschedule.frontend.parser import Parsed
+from pyschedule.frontend.surface import Give, Loop, Name, SetName, names_in
+from pyschedule.ir.build import const
+from pyschedule.ir.nodes import Array, Dim, Var
+from pyschedule.ir.signature import ArraySpec, ScalarSpec, Signature
+from pyschedule.ir.types import Scalar
+from pyschedule.ir.visitors import Body, children, walk
+
+Parameter = Array | Var
+
+
+def bind(parsed: Parsed, signature: Signature, block: Block | None) -> tuple[Parameter, ...]:
+    """One `Array` or `Var` for each parameter.
+
+    Raises `TypeError` where an array and a number are mixed up, or an array has another rank than its uses;
+    `ValueError` where an array is read-only but stored to, or has not the shape that the block form fixes.
+    """
+    given = signature.arguments
+    if len(given) != len(parsed.params):
+        names = ", ".join(parsed.params)
+        raise TypeError(f"{parsed.name}() takes {len(parsed.params)} arguments ({names}), not {len(given)}")
+    shapes = block.input_shapes if block is not None else ()
+    params: list[Parameter] = []
+    for position, (name, spec) in enumerate(zip(parsed.params, given, strict=True)):
+        if isinstance(spec, ScalarSpec):
+            if name in parsed.arrays or position < len(shapes):
+                raise TypeError(f"argument '{name}' of {parsed.name}() must be an array, not a number")
+            params.append(Var(name, spec.type.strong(), parsed.loc))
+        else:
+            fixed = shapes[position] if position < len(shapes) else None
+            params.append(_array(parsed, name, spec, fixed))
+    return tuple(params)
+
+
+def _array(parsed: Parsed, name: str, spec: ArraySpec, fixed: tuple[int | None, ...] | None) -> Array:
+    who = f"argument '{name}' of {parsed.name}()"
+    if name not in parsed.arrays and _is_computed_with(parsed.body, name):
+        raise TypeError(f"{who} must be a number, not an array")
+    wanted = dict(parsed.ranks).get(name)
+    if wanted is not None and wanted != spec.rank:
+        raise TypeError(f"{who} has {spec.rank} axes, the kernel indexes {wanted}")
+    if spec.readonly and name in parsed.written:
+        raise ValueError(f"{who} is read-only, and the kernel writes to it")
+    extents = spec.shape
+    if fixed is not None:
+        if len(fixed) != spec.rank or any(
+            given is not None and want is not None and given != want
+            for given, want in zip(spec.shape, fixed, strict=False)
+        ):
+            raise ValueError(f"{who} has the shape {_shape(spec.shape)}, 'input_shapes' says {_shape(fixed)}")
+        extents = tuple(want if want is not None else given for given, want in zip(spec.shape, fixed, strict=True))
+    shape = tuple(Dim(name, axis) if extent is None else const(extent) for axis, extent in enumerate(extents))
+    return Array(name, Scalar(spec.dtype), shape, "global", spec.unit_axis, spec.divisor, parsed.loc)
+
+
+def _is_computed_with(body: Body, name: str) -> bool:
+    """Whether a body reads or assigns a name other than by returning it whole."""
+    for stmt in walk(body):
+        whole = stmt.values if isinstance(stmt, Give) else ()
+        if any(name in names_in(part) for part in children(stmt) if not (part in whole and isinstance(part, Name))):
+            return True
+        if isinstance(stmt, (SetName, Loop)) and stmt.name == name:
+            return True
+    return False
+
+
+def _shape(extents: tuple[int | None, ...]) -> str:
+    inner = ", ".join("?" if extent is None else str(extent) for extent in extents)
+    return f"({inner},)" if len(extents) == 1 else f"({inner})"

@@ -1,0 +1,65 @@
+"""`Parsed` and a call signature → the typed loop-nest IR."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyschedule.frontend.arguments import bind
+from pyschedule.frontend.blockform import Block, lift
+from pyschedule.frontend.emission import Emitter
+from pyschedule.frontend.finishing import finish
+from pyschedule.frontend.parser import Parsed
+from pyschedule.frontend.propagation import propagate
+from pyschedule.frontend.results import Check, Notice
+from pyschedule.ir.nodes import Kernel, Var
+from pyschedule.ir.signature import Signature
+from pyschedule.ir.types import INT64
+
+__all__ = ["Block", "Built", "Check", "Notice", "build"]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A kernel for one signature.
+
+    `tile_sizes`: in the block form, the tile size of each loop that was lifted over a tiled dimension.
+    `notices` are remarks for the log.  `checks` are tests over extents and scalar parameters that the
+    runtime makes before a call: a false one is a `ValueError` with its message.
+    """
+
+    kernel: Kernel
+    tile_sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    notices: tuple[Notice, ...] = ()
+    checks: tuple[Check, ...] = ()
+
+
+def build(parsed: Parsed, signature: Signature, block: Block | None = None, strict_math: bool = False) -> Built:
+    """The kernel of a parsed function for one signature, its body raw: indices may be negative, as in Python.
+
+    Raises `TypeError` and `ValueError` naming the argument where the signature does not suit the function,
+    `FrontendError` where the types do not work out, `ScheduleError` where the block form does not fit.
+    """
+    params = bind(parsed, signature, block)
+    integers = frozenset(param.name for param in params if isinstance(param, Var) and param.vtype == INT64)
+    body = propagate(parsed.body, integers)
+    checks: tuple[Check, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    tile_sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    dtypes: dict[str, str] = {}
+    if block is not None:
+        lifted = lift(parsed, body, block, signature)
+        body, dtypes = lifted.body, dict(lifted.dtypes)
+        checks, notices, tile_sizes = lifted.checks, lifted.notices, lifted.tile_sizes
+    emitted = Emitter(parsed, body, params, signature, dtypes).run()
+    kernel = Kernel(
+        name=parsed.name,
+        params=(*params, *emitted.outputs),
+        body=finish(emitted.body),
+        outputs=tuple(array.name for array in emitted.outputs),
+        returns=emitted.returns,
+        scalar_results=emitted.scalar_results,
+        strict_math=strict_math,
+        loc=parsed.loc,
+        source=parsed.source,
+    )
+    return Built(kernel, tile_sizes, notices, (*checks, *emitted.checks))

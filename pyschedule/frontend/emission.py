@@ -1,0 +1,460 @@
+"""Surface statements → IR statements, once the types of locals have settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyschedule.frontend import surface
+from pyschedule.frontend.control import Counted, counted, has_break
+from pyschedule.frontend.flow import Liveness
+from pyschedule.frontend.parser import Parsed
+from pyschedule.frontend.promotion import held, promote
+from pyschedule.frontend.results import Check
+from pyschedule.frontend.values import ArrayInfo, ValueReader, coerce
+from pyschedule.ir import build
+from pyschedule.ir.build import ONE, ZERO
+from pyschedule.ir.nodes import (
+    Alloc,
+    Array,
+    Assign,
+    Break,
+    Const,
+    Expr,
+    For,
+    If,
+    Load,
+    Return,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from pyschedule.ir.signature import ScalarSpec, Signature
+from pyschedule.ir.types import FLOAT64, INT64, WEAK_INT, Scalar
+from pyschedule.ir.visitors import Body, variables, walk, walk_expr
+
+_ROUNDS = 20  # types only grow, and their lattice is low: far more than any program needs
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """`outputs`: returned local arrays, made parameters.  `returns` as in `Kernel`."""
+
+    body: Body
+    outputs: tuple[Array, ...]
+    returns: tuple[str | int, ...]
+    scalar_results: tuple[Scalar, ...]
+    checks: tuple[Check, ...]
+
+
+class Emitter(ValueReader):
+    """Emits a body again and again while the types found for its locals still grow; the last is the result."""
+
+    def __init__(
+        self,
+        parsed: Parsed,
+        body: Body,
+        params: tuple[Array | Var, ...],
+        signature: Signature,
+        dtypes: Mapping[str, str],
+    ) -> None:
+        super().__init__(parsed.text)
+        self._parsed = parsed
+        self._body = body
+        self._dtypes = dtypes
+        self._live = Liveness(body)
+        self._results: dict[int, Scalar] = {}
+        self._stored: dict[str, Scalar] = {}
+        self._params = params
+        for param, spec in zip(params, signature.arguments, strict=True):
+            if isinstance(spec, ScalarSpec):
+                self.params[param.name] = spec.type
+        self._escaping = _escaping_loops(body, self._live)
+        self._local_arrays = {stmt.name for stmt in walk(body) if isinstance(stmt, surface.NewArray)}
+        gives = [stmt for stmt in walk(body) if isinstance(stmt, surface.Give)]
+        array_names = self._local_arrays | {param.name for param in params if isinstance(param, Array)}
+        self._returns = _results_of(parsed, gives, array_names)
+        self._name_locals()
+
+    def _name_locals(self) -> None:
+        """Locals keep their names, except where a parameter or a loop has a better claim to it."""
+        names = {stmt.name for stmt in walk(self._body) if isinstance(stmt, surface.SetName)}
+        names |= {stmt.name for stmt in walk(self._body) if id(stmt) in self._escaping and isinstance(stmt, surface.Loop)}
+        counting = {stmt.name for stmt in walk(self._body) if isinstance(stmt, surface.Loop)}
+        counting |= {stmt.source for stmt in walk(self._body) if isinstance(stmt, surface.Repeat)}
+        self._used = {param.name for param in self._params} | self._local_arrays
+        for name in sorted(names):
+            clash = name in counting or name in self.params
+            self.locals[name] = self._fresh(f"{name}_value" if clash else name)
+        self._reserved = frozenset(self._used)
+
+    def _fresh(self, base: str) -> str:
+        """A name for the IR: `base` if it is free, else one that the user's function does not have either."""
+        name, number = base, 1
+        while name in self._used or (number > 1 and name in self._parsed.names):
+            number += 1
+            name = f"{base}_{number}"
+        self._used.add(name)
+        return name
+
+    def run(self) -> Emitted:
+        assigned_params = [name for name in self.locals if name in self.params]
+        for name in assigned_params:
+            self.types[name] = self.params[name]
+        for _ in range(_ROUNDS):
+            before = (dict(self.types), dict(self._stored), dict(self._results))
+            self._used = set(self._reserved)
+            self._known: dict[str, Expr] = {}
+            self._outputs: list[Array] = []
+            self._checks: list[Check] = []
+            self.counters = {}
+            self.arrays = {
+                param.name: ArrayInfo(param.name, _scalar(param), held(_scalar(param).name), param.shape)
+                for param in self._params
+                if isinstance(param, Array)
+            }
+            prelude: list[Stmt] = []
+            for name in assigned_params:
+                value = coerce(Var(name, self.params[name].strong()), self.types[name])
+                prelude.append(Assign(self.locals[name], value, self.types[name].strong(), None, self._parsed.loc))
+                self._known[name] = Var(name, self.params[name].strong())
+            body = (*prelude, *self._emit(self._body))
+            if before == (self.types, self._stored, self._results):
+                break
+        while body and isinstance(body[-1], Return) and not body[-1].values:
+            body = body[:-1]
+        scalars = tuple(self._results[position].strong() for position in sorted(self._results))
+        return Emitted(body, tuple(self._outputs), self._returns, scalars, tuple(self._checks))
+
+    # ------------------------------------------------------------------------------------- statements
+
+    def _emit(self, body: Body) -> Body:
+        done: list[Stmt] = []
+        for stmt in body:
+            done.extend(self._statement(stmt))
+            changed = surface.assigned((stmt,)) if not isinstance(stmt, surface.SetName) else ()
+            for name in changed:
+                self._known.pop(name, None)
+        return tuple(done)
+
+    def _statement(self, stmt: Stmt) -> list[Stmt]:
+        if isinstance(stmt, surface.SetName):
+            return self._set_name(stmt)
+        if isinstance(stmt, surface.SetElement):
+            return self._set_element(stmt)
+        if isinstance(stmt, surface.Loop):
+            return self._loop(stmt)
+        if isinstance(stmt, surface.Repeat):
+            return self._repeat(stmt)
+        if isinstance(stmt, surface.Branch):
+            return self._branch(stmt)
+        if isinstance(stmt, surface.NewArray):
+            return self._new_array(stmt)
+        if isinstance(stmt, surface.Give):
+            return self._give(stmt)
+        if isinstance(stmt, surface.Leave):
+            return [Break(stmt.loc)]
+        if isinstance(stmt, surface.RankIs):
+            return []
+        raise TypeError(f"no such surface statement: {stmt!r}")
+
+    def _set_name(self, stmt: surface.SetName) -> list[Stmt]:
+        value, type_ = self.value(stmt.value)
+        known = self.types.get(stmt.name)
+        self.types[stmt.name] = type_ if known is None else promote(known, type_)
+        vtype = self.types[stmt.name].strong()
+        self._known.pop(stmt.name, None)
+        if value.type == INT64 and self._is_settled(value):
+            self._known[stmt.name] = value
+        return [Assign(self.locals[stmt.name], coerce(value, vtype), vtype, None, stmt.loc)]
+
+    def _is_settled(self, value: Expr) -> bool:
+        """Whether an expression has this value for as long as the counters in it are in scope."""
+        if any(isinstance(part, Load) for part in walk_expr(value)):
+            return False
+        changing = set(self.locals.values())
+        return not variables(value) & changing
+
+    def _set_element(self, stmt: surface.SetElement) -> list[Stmt]:
+        info = self.arrays[stmt.array]
+        value, type_ = self.value(stmt.value)
+        self._observe_store(stmt.array, type_)
+        if isinstance(value, Const):
+            value = coerce(value, info.element)
+        return [Store(info.name, self.indices(stmt.indices), value, None, None, stmt.loc)]
+
+    def _observe_store(self, array: str, type_: Scalar) -> None:
+        if array in self._stored:
+            self._stored[array] = promote(self._stored[array], type_)
+
+    # -------------------------------------------------------------------------------- local arrays
+
+    def _new_array(self, stmt: surface.NewArray) -> list[Stmt]:
+        like = self.arrays[stmt.like] if stmt.like is not None else None
+        shape = like.shape if like is not None else tuple(self.integer(part, "an extent") for part in stmt.shape)
+        fill = None if stmt.fill is None else self.value(stmt.fill)
+        dtype, element = self._array_type(stmt, None if fill is None else fill[1])
+        info = ArrayInfo(stmt.name, dtype, element, shape)
+        self.arrays[stmt.name] = info
+        array = Array(stmt.name, dtype, shape, "local", len(shape) - 1 if shape else None, loc=stmt.loc)
+        done: list[Stmt] = []
+        if stmt.name in self._returns:
+            self._outputs.append(self._output(array, stmt))
+        else:
+            done.append(Alloc(array, stmt.loc))
+        if fill is not None:
+            done.append(self._filled(info, coerce(fill[0], element), stmt))
+        return done
+
+    def _array_type(self, stmt: surface.NewArray, fill: Scalar | None) -> tuple[Scalar, Scalar]:
+        """The dtype of the elements, and their type once loaded."""
+        if stmt.name in self._dtypes:
+            dtype = Scalar(self._dtypes[stmt.name])
+            return dtype, held(dtype.name)
+        if stmt.dtype.startswith(surface.OF_ARRAY):
+            dtype = self.arrays[stmt.dtype[1:]].dtype
+            return dtype, held(dtype.name)
+        if stmt.dtype not in (surface.JOINED, surface.OF_FILL):
+            return Scalar(stmt.dtype), held(stmt.dtype)
+        if stmt.dtype == surface.OF_FILL and fill is not None:
+            return fill.strong(), fill.strong()
+        joined = self._stored.get(stmt.name)
+        if fill is not None:
+            joined = fill if joined is None else promote(joined, fill)
+        if joined is None:
+            joined = _first_store(self._body, stmt.name)
+        self._stored[stmt.name] = joined
+        return joined.strong(), joined if stmt.dtype == surface.JOINED else joined.strong()
+
+    def _output(self, array: Array, stmt: surface.NewArray) -> Array:
+        for extent in array.shape:
+            if not self._is_settled(extent) or self.counters:
+                raise self.refusal(
+                    stmt.loc,
+                    f"the extents of the result '{array.name}' change while the kernel runs",
+                    "extents from shapes, integer arguments and constants, and the array made outside of loops",
+                )
+        inner = [part.value if isinstance(part, Const) else None for part in array.shape[1:]]
+        divisor = max(1, 64 // _scalar(array).bytes)
+        for extent in inner:
+            while divisor > 1 and (extent is None or int(extent) % divisor):
+                divisor //= 2
+        return Array(array.name, array.dtype, array.shape, "global", array.unit_axis, divisor, stmt.loc)
+
+    def _filled(self, info: ArrayInfo, value: Expr, stmt: surface.NewArray) -> Stmt:
+        counters = [self._fresh("_fill") for _ in info.shape]
+        result: Stmt = Store(info.name, tuple(Var(name) for name in counters), value, None, None, stmt.loc)
+        for name, extent in reversed(list(zip(counters, info.shape, strict=True))):
+            trip = int(extent.value) if isinstance(extent, Const) else None
+            result = For(name, ZERO, extent, ONE, (result,), max_trip=trip, loc=stmt.loc)
+        return result
+
+    # --------------------------------------------------------------------------------------- control
+
+    def _branch(self, stmt: surface.Branch) -> list[Stmt]:
+        shortened = self._extreme_update(stmt)
+        if shortened is not None:
+            return self._statement(shortened)
+        test = self.truth(stmt.test)
+        if isinstance(test, Const):
+            return list(self._emit(stmt.body if test.value else stmt.orelse))
+        known = dict(self._known)
+        body = self._emit(stmt.body)
+        self._known = dict(known)
+        orelse = self._emit(stmt.orelse)
+        self._known = known
+        return [If(test, body, orelse, stmt.loc)]
+
+    def _extreme_update(self, stmt: surface.Branch) -> Stmt | None:
+        """`if x > m: m = x` as `m = max(m, x)`."""
+        if stmt.orelse or len(stmt.body) != 1:
+            return None
+        (inner,) = stmt.body
+        old: Expr
+        if isinstance(inner, surface.SetName):
+            old = surface.Name(inner.name, inner.loc)
+        elif isinstance(inner, surface.SetElement):
+            old = surface.Element(inner.array, inner.indices, inner.loc)
+        else:
+            return None
+        if old == inner.value or (isinstance(old, surface.Name) and old.name not in self.types):
+            return None
+        value = self.extreme(stmt.test, inner.value, old)
+        if value is None:
+            return None
+        if isinstance(inner, surface.SetName):
+            return surface.SetName(inner.name, value, stmt.loc)
+        return surface.SetElement(inner.array, inner.indices, value, stmt.loc)
+
+    def _give(self, stmt: surface.Give) -> list[Stmt]:
+        values: list[Expr] = []
+        for place, value in zip(self._returns, stmt.values, strict=True):
+            if isinstance(place, int):
+                expr, type_ = self.value(value)
+                known = self._results.get(place)
+                self._results[place] = type_ if known is None else promote(known, type_)
+                values.append(coerce(expr, self._results[place]))
+        return [Return(tuple(values), stmt.loc)]
+
+    # ----------------------------------------------------------------------------------------- loops
+
+    def _loop(self, stmt: surface.Loop) -> list[Stmt]:
+        start, stop = self.integer(stmt.start, "the start of 'range'"), self.integer(stmt.stop, "the stop of 'range'")
+        step = self.integer(stmt.step, "the step of 'range'")
+        self._check_step(step, stmt)
+        escapes = id(stmt) in self._escaping
+        var = self._fresh(stmt.name)
+        body: Body
+        if escapes:
+            known = self.types.get(stmt.name)
+            self.types[stmt.name] = WEAK_INT if known is None else promote(known, WEAK_INT)
+            type_ = self.types[stmt.name].strong()
+            first = Assign(self.locals[stmt.name], coerce(Var(var), type_), type_, None, stmt.loc)
+            body = (first, *self._inside(stmt.body, {stmt.name: None}))
+        else:
+            body = self._inside(stmt.body, {stmt.name: Var(var)})
+        return [self._for(var, start, stop, step, body, stmt)]
+
+    def _check_step(self, step: Expr, stmt: surface.Loop) -> None:
+        if isinstance(step, Const):
+            if step.value == 0:
+                raise self.refusal(stmt.loc, "the step of 'range' is zero", "a step above or below zero")
+        elif variables(step) <= self.params.keys() and self._is_settled(step):
+            test = build.compare("!=", step, 0)
+            self._checks.append(Check(test, f"{self._parsed.name}(): the step of 'range' is zero", stmt.loc))
+
+    def _for(
+        self, var: str, start: Expr, stop: Expr, step: Expr, body: Body, stmt: surface.Loop | surface.Repeat
+    ) -> For:
+        bounds = [build.constant(part) for part in (start, stop, step)]
+        first, last, by = bounds
+        trip = None if first is None or last is None or not by else len(range(first, last, by))
+        return For(var, start, stop, step, body, stmt.source, stmt.ordinal, max_trip=trip, loc=stmt.loc)
+
+    def _inside(self, body: Body, scope: Mapping[str, Expr | None]) -> Body:
+        """A loop's body, with its counter in scope (`None`: a local of that name is to be read instead)."""
+        outer, known = dict(self.counters), self._known
+        for name, counter in scope.items():
+            if counter is None:
+                self.counters.pop(name, None)
+            else:
+                self.counters[name] = counter
+        changed = surface.assigned(body) | scope.keys()
+        self._known = {name: value for name, value in known.items() if name not in changed}
+        result = self._emit(body)
+        self.counters, self._known = outer, known
+        return result
+
+    def _repeat(self, stmt: surface.Repeat) -> list[Stmt]:
+        form = counted(stmt)
+        if form is not None:
+            loop = self._counted(stmt, form)
+            if loop is not None:
+                return loop
+        changed = surface.assigned(stmt.body)
+        self._known = {name: value for name, value in self._known.items() if name not in changed}
+        test = self.truth(stmt.test)
+        return [While(test, self._inside(stmt.body, {}), stmt.source, stmt.ordinal, loc=stmt.loc)]
+
+    def _counted(self, stmt: surface.Repeat, form: Counted) -> list[Stmt] | None:
+        name = form.counter
+        if name in self.counters or self.types[name].strong() != INT64:
+            return None
+        bound, bound_type = self.value(form.stop)
+        if not bound_type.is_integer or bound_type.name == "uint64":
+            return None
+        local = Var(self.locals[name], INT64)
+        start = self._known.get(name, local)
+        stop = coerce(bound, INT64)
+        if form.inclusive:
+            stop = build.add(stop, 1 if form.step > 0 else -1)
+        if form.unequal:
+            first, last = build.constant(start), build.constant(stop)
+            if first is None or last is None or (last - first) % form.step or (last - first) * form.step < 0:
+                return None
+        step = build.const(form.step)
+        lives = name in self._live.after[id(stmt)]
+        var = self._fresh(stmt.source or name)
+        if lives and has_break(form.body):
+            # What the counter holds after `break` is the user's own business: it stays a local.
+            first_of = Assign(local.name, Var(var), INT64, None, stmt.loc)
+            return [self._for(var, start, stop, step, (first_of, *self._inside(stmt.body, {})), stmt)]
+        done: list[Stmt] = [self._for(var, start, stop, step, self._inside(form.body, {name: Var(var)}), stmt)]
+        if lives:
+            done.append(Assign(local.name, _final(start, stop, form.step), INT64, None, stmt.loc))
+        return done
+
+
+def _final(start: Expr, stop: Expr, step: int) -> Expr:
+    """What a counted `while` leaves in its counter."""
+    if step == 1:
+        return build.maximum(start, stop)
+    if step == -1:
+        return build.minimum(start, stop)
+    distance = build.sub(stop, start) if step > 0 else build.sub(start, stop)
+    trip = build.maximum(build.ceildiv(distance, abs(step)), 0)
+    return build.add(start, build.mul(trip, step))
+
+
+def _scalar(array: Array) -> Scalar:
+    if not isinstance(array.dtype, Scalar):
+        raise TypeError(f"{array.name} has a vector dtype")
+    return array.dtype
+
+
+def _first_store(body: Body, name: str) -> Scalar:
+    """The type that a list display without a fill starts from: it grows with what is stored."""
+    weak_kinds = [
+        stmt.value.value
+        for stmt in walk(body)
+        if isinstance(stmt, surface.SetElement) and stmt.array == name and isinstance(stmt.value, surface.Number)
+    ]
+    return WEAK_INT if weak_kinds and all(type(value) is int for value in weak_kinds) else Scalar(FLOAT64.name, True)
+
+
+def _escaping_loops(body: Body, live: Liveness) -> set[int]:
+    """The `Loop`s whose counter is read after them, or assigned in their body: the counter becomes a hidden
+    one, and the user's name a local that is set from it."""
+    found: set[int] = set()
+
+    def visit(stmts: Body) -> set[str]:
+        """The names that these statements assign as locals."""
+        names: set[str] = set()
+        for stmt in stmts:
+            if isinstance(stmt, surface.SetName):
+                names.add(stmt.name)
+            elif isinstance(stmt, surface.Branch):
+                names |= visit(stmt.body) | visit(stmt.orelse)
+            elif isinstance(stmt, (surface.Loop, surface.Repeat)):
+                inner = visit(stmt.body)
+                if isinstance(stmt, surface.Loop) and (stmt.name in live.after[id(stmt)] or stmt.name in inner):
+                    found.add(id(stmt))
+                    inner.add(stmt.name)
+                names |= inner
+        return names
+
+    visit(body)
+    return found
+
+
+def _results_of(parsed: Parsed, gives: list[surface.Give], arrays: set[str]) -> tuple[str | int, ...]:
+    """`Kernel.returns`; refuses returns that disagree about which results are arrays."""
+    if not gives:
+        return ()
+
+    def kinds(give: surface.Give) -> tuple[str | None, ...]:
+        return tuple(
+            value.name if isinstance(value, surface.Name) and value.name in arrays else None for value in give.values
+        )
+
+    first = kinds(gives[0])
+    for give in gives[1:]:
+        if kinds(give) != first:
+            raise parsed.text.refusal(
+                give.loc, "the results differ from those of an earlier 'return'", "the same arrays in the same places"
+            )
+    numbers = iter(range(len(first)))
+    return tuple(next(numbers) if name is None else name for name in first)
+
+

@@ -1,0 +1,93 @@
+"""How types combine: NumPy 2's promotion, with Python's numbers weak."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from pyschedule.ir.types import BOOL, FLOAT32, FLOAT64, INT64, WEAK_BOOL, WEAK_FLOAT, WEAK_INT, Scalar
+
+_WEAK = {"b": WEAK_BOOL, "i": WEAK_INT, "f": WEAK_FLOAT}
+_RANK = {"b": 0, "i": 1, "u": 1, "f": 2}
+
+
+def held(dtype: str) -> Scalar:
+    """The type that an element of `dtype` has in arithmetic: halves are held as float32."""
+    scalar = Scalar(dtype)
+    return FLOAT32 if scalar.is_half else scalar
+
+
+@cache
+def promote(left: Scalar, right: Scalar) -> Scalar:
+    """The type in which two values are combined.
+
+    Two weak types give the weak type of the higher kind.  A weak type adapts to a strong one of its kind or a
+    higher kind; where its kind is higher, it counts as int64 or float64.
+    """
+    if left.weak and right.weak:
+        return left if _RANK[left.kind] >= _RANK[right.kind] else right
+    if left.weak or right.weak:
+        weak, strong = (left, right) if left.weak else (right, left)
+        if _RANK[weak.kind] <= _RANK[strong.kind]:
+            return strong
+        return INT64 if weak.kind == "i" else FLOAT64
+    if left == right:
+        return left
+    return Scalar(np.promote_types(left.name, right.name).name)
+
+
+def promote_all(types: list[Scalar]) -> Scalar:
+    result = types[0]
+    for item in types[1:]:
+        result = promote(result, item)
+    return result
+
+
+@cache
+def arithmetic(op: str, left: Scalar, right: Scalar) -> Scalar | None:
+    """The type of `left op right`, or `None` where NumPy and Python have no such operation.
+
+    Bools: Python's count as integers; `+` and `*` of two NumPy bools are bools (or, and), `-` is refused.
+    """
+    both = promote(left, right)
+    if op in "&|^":
+        return None if both.is_float else both
+    if op in ("<<", ">>"):
+        if both.is_float:
+            return None
+        return _no_bool(both)
+    if op == "/":
+        return both if both.is_float else WEAK_FLOAT if both.weak else FLOAT64
+    if both == BOOL:
+        return BOOL if op in "+*" and op != "**" else None if op == "-" else INT64
+    return _no_bool(both)
+
+
+def _no_bool(type_: Scalar) -> Scalar:
+    if type_.kind != "b":
+        return type_
+    return WEAK_INT if type_.weak else INT64
+
+
+def comparison(left: Scalar, right: Scalar) -> Scalar:
+    """The type in which two values are compared.
+
+    A Python integer against a narrow one is compared exactly, in int64; a signed integer against an unsigned
+    64-bit one in float64, as NumPy's promotion has it.
+    """
+    both = promote(left, right)
+    if both.is_integer and both.bytes < 8 and left.weak != right.weak:
+        return INT64
+    return both.strong()
+
+
+def of_math(home: str, both: Scalar) -> Scalar:
+    """The type of a float function of arguments that promote to `both`.
+
+    `math` keeps a float32, and gives a Python float (weak) otherwise, as it does in Python; NumPy's twins keep
+    the float type and give a strong float64 for integers.
+    """
+    if home == "math":
+        return both if both == FLOAT32 else WEAK_FLOAT
+    return both.strong() if both.is_float else FLOAT64
