@@ -17,7 +17,10 @@ class Target:
     access, and 32-bit registers a thread).  `copies`: unrolled copies are written out as text (else loop
     metadata asks the back end's compiler for them).  `parallel_mapping`: what runs the outermost tiles.
     `thread_mapping`: what runs the tiles below them; empty where there are no hardware threads below.
-    `staging_space`: where a staged tile lives; `staging_bytes`: how much may live there.
+    `staging_space`: where a staged tile lives; `staging_bytes`: how much may live there; `staging_panels`: it is
+    laid out panel by panel in the order the innermost tiles read it (else row by row, so that the threads of a
+    warp read neighbours); `staging_widens`: halves are widened once, by the copy.
+    `register_bytes`: what all registers of a thread hold.
     `threads_per_block`: (preferred, largest).
     """
 
@@ -30,6 +33,9 @@ class Target:
     thread_mapping: tuple[str, ...]
     staging_space: str
     staging_bytes: int
+    register_bytes: int
+    staging_panels: bool = False
+    staging_widens: bool = False
     cores: int = 1
     threads_per_block: tuple[int, int] = (1, 1)
     compute_capability: tuple[int, int] | None = None
@@ -59,6 +65,9 @@ def host() -> Target:
         thread_mapping=(),
         staging_space="packed",
         staging_bytes=1 << 30,
+        register_bytes=(64 * 32) if wide else 32 * 16 if avx else 16 * (32 if features.get("neon", False) else 16),
+        staging_panels=True,
+        staging_widens=True,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
 
@@ -83,7 +92,9 @@ def cuda(arch: str = "sm_80") -> Target:
     """A GPU by its architecture name, `"sm_80"`, `"sm_90"`, `"sm_90a"`, ...; needs no GPU."""
     digits = arch.removeprefix("sm_").rstrip("af")
     if not arch.startswith("sm_") or not digits.isdigit() or len(digits) < 2:
-        raise ScheduleError(f"target: {arch!r} is no GPU architecture; write for example 'cuda:sm_80' or 'cuda:sm_90a'")
+        raise ScheduleError(
+            f"target: {arch!r} is no GPU architecture; write for example 'cuda:sm_80' or 'cuda:sm_90a'"
+        )
     capability = (int(digits[:-1]), int(digits[-1]))
     if capability not in _SHARED_BYTES:
         known = ", ".join(f"sm_{major}{minor}" for major, minor in _SHARED_BYTES)
@@ -98,6 +109,7 @@ def cuda(arch: str = "sm_80") -> Target:
         thread_mapping=("thread.x", "thread.y", "thread.z"),
         staging_space="shared",
         staging_bytes=_SHARED_BYTES[capability],
+        register_bytes=255 * 4,
         threads_per_block=(256, 1024),
         compute_capability=capability,
     )

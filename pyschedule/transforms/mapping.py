@@ -1,0 +1,223 @@
+"""Mapping: which loops the hardware runs - threads of a CPU, blocks and threads of a GPU.
+
+The outermost tiles go to the target's `parallel_mapping`, the tiles below them to its `thread_mapping`.  A loop
+is mapped only where no dependence crosses its iterations; a nest without tiles is given them on a target that
+has hardware threads, since there a serial loop runs in one thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from pyschedule.analysis.dependences import Dependences
+from pyschedule.errors import Unsupported
+from pyschedule.ir import build
+from pyschedule.ir.nodes import Expr, For, Kernel, Stmt
+from pyschedule.ir.visitors import loops, variables
+from pyschedule.schedule import names as loop_names
+from pyschedule.schedule.directives import Tile
+from pyschedule.schedule.log import Record
+from pyschedule.schedule.targets import Target
+from pyschedule.transforms import bands
+from pyschedule.transforms.nest import (
+    Body,
+    Names,
+    before,
+    guarded,
+    map_bodies,
+    replace_statement,
+    tile_form,
+    with_body,
+)
+from pyschedule.transforms.restructure import Piece, restructure
+
+
+def map_loops(
+    kernel: Kernel, directives: Sequence[Tile], target: Target, dependences: Dependences
+) -> tuple[Kernel, tuple[Record, ...], tuple[str, ...]]:
+    """Maps what may run in parallel; returns the kernel, refused requests, and lines for the log."""
+    refused: list[Record] = []
+    notes: list[str] = []
+    asked = [(directive, directive.parallel) for directive in directives if directive.parallel]
+    if target.thread_mapping:
+        kernel = _hardware(kernel, target, dependences, notes)
+        return kernel, (), tuple(notes)
+    for directive, name in asked:
+        spec = loop_names.parse(name or "")
+        chosen = [loop for loop in loops(kernel.body) if spec is not None and spec.matches(loop)]
+        for loop in chosen:
+            reason = _crosses(kernel, loop, dependences)
+            if reason is None:
+                kernel = _mapped(kernel, {loop.var: target.parallel_mapping[0]})
+                notes.append(f"loop '{loop.label}' runs on the cores")
+            else:
+                summary = f"parallel='{name}': {reason}"
+                refused.append(Record("Parallelization", "Skipped", summary, (), directive.loc, loop.loc))
+        if not chosen:
+            summary = f"parallel='{name}': its loop was not tiled"
+            refused.append(Record("Parallelization", "Skipped", summary, (), directive.loc))
+    if not asked and directives:
+        for stmt in kernel.body:
+            if isinstance(stmt, For):
+                kernel = _outermost_tile(kernel, stmt, target, dependences, notes)
+    return kernel, tuple(refused), tuple(notes)
+
+
+def _crosses(kernel: Kernel, loop: For, dependences: Dependences) -> str | None:
+    """Why the iterations of a loop may not run at once, or `None`."""
+    if bands.early_exit(loop.body) is not None:
+        return f"loop '{loop.source}' may be left early"
+    try:
+        conflict = dependences.conflict(
+            kernel,
+            reorder_reductions=not kernel.strict_math,
+            parallel=(loop.var,),
+            expanded=expanded(dependences.kernel, kernel),
+        )
+    except Unsupported as refusal:
+        return str(refusal)
+    return None if conflict is None else str(conflict)
+
+
+def _mapped(kernel: Kernel, mapping: dict[str, str]) -> Kernel:
+    def visit(body: Body) -> Body:
+        result: list[Stmt] = []
+        for stmt in body:
+            inner = map_bodies(stmt, visit)
+            if isinstance(inner, For) and inner.var in mapping:
+                inner = dataclasses.replace(inner, mapping=mapping[inner.var])
+            result.append(inner)
+        return tuple(result) if any(a is not b for a, b in zip(result, body, strict=True)) else body
+
+    return with_body(kernel, visit(kernel.body))
+
+
+def _outermost_tile(
+    kernel: Kernel, root: For, target: Target, dependences: Dependences, notes: list[str]
+) -> Kernel:
+    """The outermost loop over tiles that may run in parallel, if the nest has one."""
+    loop: For | None = root
+    while loop is not None:
+        if loop.piece == 0 and _crosses(kernel, loop, dependences) is None:
+            notes.append(f"loop '{loop.label}' runs on the cores")
+            return _mapped(kernel, {loop.var: target.parallel_mapping[0]})
+        inner = [stmt for stmt in loop.body if isinstance(stmt, For)]
+        loop = inner[0] if len(inner) == 1 else None
+    return kernel
+
+
+# ------------------------------------------------------------------------------------- blocks and threads
+
+
+def _hardware(kernel: Kernel, target: Target, dependences: Dependences, notes: list[str]) -> Kernel:
+    for stmt in kernel.body:
+        if isinstance(stmt, For):
+            kernel = _map_nest(kernel, stmt, target, dependences, notes)
+    return kernel
+
+
+def _map_nest(kernel: Kernel, root: For, target: Target, dependences: Dependences, notes: list[str]) -> Kernel:
+    """One top-level nest: blocks, then threads.  Where it may not run in parallel it is left to one thread."""
+    chain = [loop for loop in _outer_loops(root) if _crosses(kernel, loop, dependences) is None]
+    outer = _prefix(_outer_loops(root), chain)
+    if not outer:
+        notes.append(f"the nest over '{root.source}' runs in one thread: {_crosses(kernel, root, dependences)}")
+        return kernel
+    if not any(loop.piece is not None for loop in outer):
+        return _map_untiled(kernel, root, outer, target, notes)
+    blocks = [loop for loop in outer if loop.piece in (0, None)][: len(target.parallel_mapping)]
+    threads: list[For] = []
+    count = 1
+    for loop in reversed([loop for loop in outer if loop not in blocks and loop.piece is not None]):
+        trips = loop.max_trip
+        if trips is None or len(threads) == len(target.thread_mapping):
+            continue
+        if count * trips > target.threads_per_block[1]:
+            continue
+        if any(other.source == loop.source and other.ordinal == loop.ordinal for other in threads):
+            continue
+        threads.append(loop)
+        count *= trips
+    mapping = {loop.var: name for loop, name in zip(reversed(blocks), target.parallel_mapping, strict=False)}
+    mapping |= {loop.var: name for loop, name in zip(threads, target.thread_mapping, strict=False)}
+    notes.append(
+        "mapped " + ", ".join(f"'{loop.label}' to {mapping[loop.var]}" for loop in outer if loop.var in mapping)
+    )
+    kernel = _mapped(kernel, mapping)
+    return _uniform(kernel, {loop.var for loop in threads})
+
+
+def _outer_loops(root: For) -> list[For]:
+    """The loops from the root inwards while each body is nothing but one loop."""
+    found = [root]
+    while len(found[-1].body) == 1 and isinstance(found[-1].body[0], For):
+        found.append(found[-1].body[0])
+    return found
+
+
+def _prefix(every: list[For], parallel: list[For]) -> list[For]:
+    result: list[For] = []
+    for loop in every:
+        if loop not in parallel:
+            break
+        result.append(loop)
+    return result
+
+
+def _map_untiled(kernel: Kernel, root: For, outer: list[For], target: Target, notes: list[str]) -> Kernel:
+    """The innermost of (at most as many as there are block axes) parallel loops is cut into blocks of threads."""
+    outer = outer[: len(target.parallel_mapping)]
+    loop = outer[-1]
+    if any(
+        variables(bound) & {other.var for other in outer} for other in outer for bound in (other.start, other.stop)
+    ):
+        outer = outer[:1]
+        loop = outer[0]
+    size = target.threads_per_block[0]
+    band = bands.band_of(loop, (loop,))
+    new = restructure(band, {loop.var: (size,)}, [Piece(loop, 0, 1), Piece(loop, 1, 1)], Names(kernel))
+    kernel = with_body(kernel, replace_statement(kernel.body, loop, new))
+    block = new[0]
+    if not isinstance(block, For) or not isinstance(block.body[0], For):
+        raise TypeError("strip-mining gave no two loops")
+    thread = block.body[0]
+    blocks = [*outer[:-1], block]
+    mapping = {part.var: name for part, name in zip(reversed(blocks), target.parallel_mapping, strict=False)}
+    mapping[thread.var] = target.thread_mapping[0]
+    notes.append(f"loop '{loop.source}' cut into blocks of {size} threads")
+    return _uniform(_mapped(kernel, mapping), {thread.var})
+
+
+def _uniform(kernel: Kernel, threads: set[str]) -> Kernel:
+    """Thread loops run all their iterations, so that every thread reaches every barrier; what stands in them is
+    guarded instead.  A finer piece of the same loop needs no guard: its own end stops it."""
+
+    def visit(body: Body) -> Body:
+        result: list[Stmt] = []
+        for stmt in body:
+            stmt = map_bodies(stmt, visit)
+            form = tile_form(stmt) if isinstance(stmt, For) and stmt.var in threads else None
+            if isinstance(stmt, For) and form is not None and not form.exact:
+                test = before(stmt.counter, form.end, form.step)
+                stop = build.add(form.low, form.size * form.step)
+                stmt = dataclasses.replace(
+                    stmt, stop=stop, body=_guarded_leaves(stmt.body, stmt, test), max_trip=form.size
+                )
+            result.append(stmt)
+        return tuple(result)
+
+    return with_body(kernel, visit(kernel.body))
+
+
+def _guarded_leaves(body: Body, thread: For, test: Expr) -> Body:
+    result: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, For):
+            finer = (stmt.source, stmt.ordinal) == (thread.source, thread.ordinal)
+            if not finer:
+                stmt = dataclasses.replace(stmt, body=_guarded_leaves(stmt.body, thread, test))
+            result.append(stmt)
+        else:
+            result.extend(guarded((stmt,), test))
+    return tuple(result)

@@ -1,0 +1,169 @@
+"""What every transform of a nest needs: fresh names, the tile form of a loop, guards, replacing a statement."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pyschedule.ir import build
+from pyschedule.ir.nodes import Assign, BoolOp, Call, Expr, For, If, Kernel, Stmt, Store, While
+from pyschedule.ir.visitors import arrays, bodies, children, variable_types, variables, walk, written_variables
+
+Body = tuple[Stmt, ...]
+
+
+class Names:
+    """Names that nothing in a kernel has yet.  Asking for a taken one gives `name_b`, `name_c`, ..."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._taken = set(variable_types(kernel)) | set(arrays(kernel)) | {kernel.name}
+
+    def fresh(self, name: str) -> str:
+        candidate, number = name, 1
+        while candidate in self._taken:
+            number += 1
+            candidate = f"{name}_{chr(96 + number)}" if number <= 26 else f"{name}_{number}"
+        self._taken.add(candidate)
+        return candidate
+
+
+@dataclass(frozen=True, slots=True)
+class TileForm:
+    """A loop seen as a tile: at most `size` iterations from `low` by the constant `step`, while before `end`.
+
+    `exact`: it always runs all `size` of them, so that no guard is needed.
+    """
+
+    low: Expr
+    size: int
+    step: int
+    end: Expr
+    exact: bool
+
+
+def tile_form(loop: For) -> TileForm | None:
+    """The tile form of `range(low, low + c, step)` or `range(low, min(low + c, end), step)`, else `None`."""
+    step = build.constant(loop.step)
+    if step is None:
+        return None
+    closer = "pmin" if step > 0 else "pmax"
+    stop = loop.stop
+    candidates = list(stop.args) if isinstance(stop, Call) and stop.function == closer else [stop]
+    for place, candidate in enumerate(candidates):
+        span = build.constant(build.sub(candidate, loop.start))
+        if span is None:
+            continue
+        size = max(0, -(-span // step))
+        if len(candidates) == 1:
+            return TileForm(loop.start, size, step, stop, exact=True)
+        return TileForm(loop.start, size, step, candidates[1 - place], exact=False)
+    return None
+
+
+def before(value: Expr, end: Expr, step: int) -> Expr:
+    """`value` has not reached `end` in the direction of `step`."""
+    return build.compare("<" if step > 0 else ">", value, end)
+
+
+def clip(value: Expr, end: Expr, step: int) -> Expr:
+    """The nearer of the two in the direction of `step`."""
+    return build.minimum(value, end) if step > 0 else build.maximum(value, end)
+
+
+def conjuncts(test: Expr) -> list[Expr]:
+    if isinstance(test, BoolOp) and test.op == "and":
+        return conjuncts(test.left) + conjuncts(test.right)
+    return [test]
+
+
+def guarded(body: Body, test: Expr) -> Body:
+    """The body under a tail guard, merged with one that is all there is."""
+    if test == build.TRUE or not body:
+        return body
+    first = body[0]
+    if len(body) == 1 and isinstance(first, If) and first.tail and not first.orelse:
+        return (dataclasses.replace(first, test=build.both(test, first.test)),)
+    return (If(test, body, tail=True),)
+
+
+def map_bodies(stmt: Stmt, function: Callable[[Body], Body]) -> Stmt:
+    """The statement with `function` applied to the bodies directly under it; itself where nothing changed."""
+    if isinstance(stmt, If):
+        then, orelse = function(stmt.body), function(stmt.orelse)
+        if then is stmt.body and orelse is stmt.orelse:
+            return stmt
+        return dataclasses.replace(stmt, body=then, orelse=orelse)
+    inner = getattr(stmt, "body", None)
+    if inner is None:
+        return stmt
+    new = function(inner)
+    return stmt if new is inner else dataclasses.replace(stmt, body=new)  # type: ignore[call-arg]
+
+
+def replace_statement(body: Body, old: Stmt, new: Body) -> Body:
+    """The body with one statement (found by identity, at any depth) replaced by several."""
+    for place, stmt in enumerate(body):
+        if stmt is old:
+            return body[:place] + new + body[place + 1 :]
+        inner = map_bodies(stmt, lambda part: replace_statement(part, old, new))
+        if inner is not stmt:
+            return (*body[:place], inner, *body[place + 1 :])
+    return body
+
+
+def with_body(kernel: Kernel, body: Body) -> Kernel:
+    return kernel if body is kernel.body else dataclasses.replace(kernel, body=body)
+
+
+def expanded(source: Kernel, kernel: Kernel) -> tuple[str, ...]:
+    """The scalars of the source that have become something else: arrays, or accumulators."""
+    return tuple(sorted(written_variables(source.body) - written_variables(kernel.body)))
+
+
+def leaves(body: Body) -> Iterable[Assign | Store]:
+    return (stmt for stmt in walk(body) if isinstance(stmt, (Assign, Store)))
+
+
+def first_access(body: Body, name: str) -> str | None:
+    """How a body meets a scalar first: `"read"`, `"written"` (for certain, before any read), or not at all."""
+    for stmt in body:
+        if any(name in variables(part) for part in children(stmt)):
+            return "read"
+        if isinstance(stmt, Assign) and stmt.target == name:
+            return "written"
+        if isinstance(stmt, If):
+            ways = {first_access(stmt.body, name), first_access(stmt.orelse, name)}
+            if "read" in ways:
+                return "read"
+            if ways == {"written"}:
+                return "written"
+        elif "read" in {first_access(inner, name) for inner in bodies(stmt)}:
+            return "read"
+    return None
+
+
+def live_after(body: Body, place: Stmt, name: str) -> bool:
+    """Whether the scalar's value at the end of the statement `place` (found by identity) may be read later."""
+    path = _path(body, place)
+    for level, (siblings, position) in enumerate(reversed(path)):
+        how = first_access(siblings[position + 1 :], name)
+        if how is not None:
+            return how == "read"
+        around = path[len(path) - 2 - level] if level < len(path) - 1 else None
+        if around is not None and isinstance(around[0][around[1]], (For, While)):
+            how = first_access(siblings, name)  # the next iteration of the loop around
+            if how == "read":
+                return True
+    return False
+
+
+def _path(body: Body, place: Stmt) -> list[tuple[Body, int]]:
+    for position, stmt in enumerate(body):
+        if stmt is place:
+            return [(body, position)]
+        for inner in bodies(stmt):
+            found = _path(inner, place)
+            if found:
+                return [(body, position), *found]
+    return []

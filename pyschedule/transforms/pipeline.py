@@ -1,0 +1,135 @@
+"""The one place that knows the order of the transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyschedule.analysis.dependences import Dependences
+from pyschedule.ir.checker import check
+from pyschedule.ir.nodes import Kernel
+from pyschedule.schedule.directives import NoUnroll, Poll, Schedule, Tile, Unroll, Vectorize
+from pyschedule.schedule.log import Record
+from pyschedule.schedule.targets import Target
+from pyschedule.transforms import mapping, promotion, registers, staging, tiling, unrolling, vectorization
+from pyschedule.transforms.simplify import simplify
+from pyschedule.transforms.speculation import speculate
+
+STAGES = ("source", "tiling", "vectorization", "unroll")
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """`stages`: the kernel after each of `STAGES`; `records`: what was done, skipped and why."""
+
+    stages: dict[str, Kernel]
+    records: tuple[Record, ...]
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.stages["unroll"]
+
+
+def lower(kernel: Kernel, schedule: Schedule, target: Target, *, check_stages: bool = False) -> Lowered:
+    """Tiling, then vectorization, then unrolling, whatever order the decorators stand in.
+
+    `check_stages` runs the structural checker after every pass (tests do; a fault is an `InternalError`).
+    """
+    verify: Callable[[Kernel], None] = check if check_stages else lambda _: None
+    schedule = schedule.for_target(target.kind)
+    tiles, vectors = schedule.of(Tile), schedule.of(Vectorize)
+    unrolls, rolled = schedule.of(Unroll), schedule.of(NoUnroll)
+    if any(tile.automatic for tile in tiles):
+        tiles, unrolls = _register_tiles(kernel, tiles, unrolls)
+    source = kernel
+    verify(source)
+    dependences = Dependences(source)
+    records: list[Record] = []
+
+    # Loops are split and interleaved first: everything below works on pieces.
+    if tiles:
+        kernel, new = tiling.tile(kernel, tiles, target, dependences)
+        records += new
+    # Hardware comes before registers: an accumulator may not outlive the thread that owns it.
+    kernel, refused, notes = mapping.map_loops(kernel, tiles, target, dependences)
+    # Promotion before staging: it gives tiles their constant size, which the buffers are padded to.
+    if tiles or vectors or unrolls or target.thread_mapping:
+        kernel, kept = promotion.promote(kernel, target)
+        notes += kept
+    if tiles:
+        kernel, skipped, staged = staging.stage(kernel, tiles, target)
+        refused += skipped
+        notes += staged
+    kernel = simplify(kernel)
+    verify(kernel)
+    tiled = kernel
+    records = [*_with_notes(records, notes), *refused]
+
+    # Lanes need the loops in their final order, and constant tiles for register vectors.
+    kernel, new, lanes = vectorization.vectorize(
+        kernel, vectors, target, dependences, innermost=any(tile.automatic for tile in tiles)
+    )
+    records += new
+    kernel = registers.pack_lanes(simplify(kernel))
+    # Guards of register tiles go once masks have been made of those that lanes needed.
+    kernel = simplify(speculate(kernel))
+    verify(kernel)
+    vectorized = kernel
+
+    kernel, new = unrolling.unroll(kernel, unrolls, rolled, target, dependences, lanes, tiled)
+    records += new
+    kernel = simplify(kernel)
+    if unrolls and target.copies:
+        kernel = simplify(unrolling.unroll_registers(kernel))
+    if target.copies:
+        kernel, _ = registers.settle(kernel)
+        vectorized, _ = registers.settle(vectorized)
+    verify(kernel)
+    records += [_unavailable(directive) for directive in schedule.of(Poll)]
+    return Lowered(
+        {"source": source, "tiling": tiled, "vectorization": vectorized, "unroll": kernel}, tuple(records)
+    )
+
+
+def _with_notes(records: list[Record], notes: tuple[str, ...]) -> list[Record]:
+    """Notes go under the tiling they belong to, or in a record of their own."""
+    import dataclasses
+
+    if not notes:
+        return records
+    for place, record in enumerate(records):
+        if record.transform == "Tiling" and record.status == "Applied":
+            with_notes = dataclasses.replace(record, details=record.details + notes)
+            return [*records[:place], with_notes, *records[place + 1 :]]
+    return [*records, Record("Mapping", "Note", "without tiling", notes, silent=True)]
+
+
+def _register_tiles(
+    kernel: Kernel, tiles: tuple[Tile, ...], unrolls: tuple[Unroll, ...]
+) -> tuple[tuple[Tile, ...], tuple[Unroll, ...]]:
+    """In the block form `unroll(factors=...)` is the register tile: an inner size of the loops it means."""
+    import dataclasses
+
+    outputs = [source for source, _ in unrolling.output_loops(kernel)]
+    inner: dict[str, int] = {}
+    for directive in unrolls:
+        count = min(len(directive.factors), len(outputs))
+        if count:
+            inner |= dict(zip(outputs[-count:], directive.factors[-count:], strict=True))
+    changed = tuple(
+        dataclasses.replace(
+            tile,
+            sizes=tuple(
+                (name, (*sizes, min(inner[name], sizes[-1])) if name in inner else sizes)
+                for name, sizes in tile.sizes
+            ),
+        )
+        if tile.automatic
+        else tile
+        for tile in tiles
+    )
+    return changed, unrolls
+
+
+def _unavailable(directive: Poll) -> Record:
+    return Record("Poll", "Skipped", "kernels cannot be cancelled yet", (), directive.loc)

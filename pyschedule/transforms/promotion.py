@@ -1,0 +1,350 @@
+"""Promotion: the elements that a loop accumulates into live in registers while it runs.
+
+Before:
+
+    for k in range(K):
+        for i in range(i_1, min(i_1 + 6, M)):
+            C[i] += A[i, k]
+
+After:
+
+    C_acc = register float32[6]
+    for i in range(i_1, i_1 + 6): C_acc[i - i_1] = C[i] if i < M else 0
+    for k in range(K):
+        for i in range(i_1, i_1 + 6):
+            if i < M: C_acc[i - i_1] += A[i, k]
+    for i in range(i_1, i_1 + 6):
+        if i < M: C[i] = C_acc[i - i_1]
+
+The region is the outermost body in which every access to the array has the same form: an affine index of tile
+loops of constant size, and of nothing else that changes inside.  Arrays have distinct names and do not overlap
+(the runtime checks), so no other access can mean the same element.  A half array's accumulator is a float32,
+rounded once by the store.  (Scalar replacement: S. Carr, K. Kennedy, *Scalar Replacement in the Presence of
+Conditional Control Flow*, Software: Practice and Experience, 1994.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from pyschedule.ir import build
+from pyschedule.ir.nodes import (
+    Alloc,
+    Array,
+    Assign,
+    Const,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Load,
+    Return,
+    Select,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from pyschedule.ir.types import Scalar, element_of
+from pyschedule.ir.visitors import (
+    arrays,
+    bodies,
+    children,
+    contains,
+    counters,
+    map_children,
+    rewrite_expr,
+    substitute_expr,
+    variables,
+    walk,
+    walk_expr,
+    written_arrays,
+    written_variables,
+)
+from pyschedule.schedule.targets import Target
+from pyschedule.transforms.nest import (
+    Body,
+    Names,
+    TileForm,
+    before,
+    guarded,
+    map_bodies,
+    tile_form,
+    with_body,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """One load or store of the array, and the loops of the region around it."""
+
+    indices: tuple[Expr, ...]
+    loops: tuple[For | While, ...]
+    dtype: Scalar | None  # of a load
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The tile loops by axis of the accumulator, and the index with the n-th of them as variable `$n`."""
+
+    forms: tuple[TileForm, ...]
+    loops: tuple[For, ...]  # of one access, in the order of `forms`
+    indices: tuple[Expr, ...]
+    members: frozenset[str]  # counters of all tile loops, in all accesses
+
+
+def promote(kernel: Kernel, target: Target, only: frozenset[str] | None = None) -> tuple[Kernel, tuple[str, ...]]:
+    """Promotes every array it can (of `only`, if given); returns the kernel, and a line for the log each."""
+    names = Names(kernel)
+    notes: list[str] = []
+    declared = arrays(kernel)
+    body = kernel.body
+    for name in sorted(written_arrays(kernel.body)):
+        if name in declared and declared[name].space != "register" and (only is None or name in only):
+            body = _promote(body, declared[name], target, names, notes)
+    return with_body(kernel, body), tuple(notes)
+
+
+def _promote(body: Body, array: Array, target: Target, names: Names, notes: list[str]) -> Body:
+    if not _touches(body, array.name):
+        return body
+    plan = _plan(body, array)
+    if plan is not None:
+        dtype = _compute_type(body, array)
+        size = dtype.bytes * math.prod(form.size for form in plan.forms)
+        extents = "x".join(str(form.size) for form in plan.forms) or "1"
+        if size <= target.register_bytes:
+            notes.append(f"{array.name}: {extents} {dtype} kept in registers")
+            return _rewritten(body, array, dtype, plan, names)
+        notes.append(
+            f"{array.name}: a tile of {extents} {dtype} stays in memory, since registers hold "
+            f"{target.register_bytes} of its {size} bytes"
+        )
+        return body
+    return tuple(map_bodies(stmt, lambda part: _promote(part, array, target, names, notes)) for stmt in body)
+
+
+def _touches(body: Body, name: str) -> bool:
+    return any(
+        (isinstance(stmt, Store) and stmt.array == name)
+        or any(isinstance(part, Load) and part.array == name for top in children(stmt) for part in walk_expr(top))
+        for stmt in walk(body)
+    )
+
+
+def _accesses(body: Body, name: str, loops: tuple[For | While, ...] = ()) -> list[_Access]:
+    found: list[_Access] = []
+    for stmt in body:
+        for top in children(stmt):
+            for part in walk_expr(top):
+                if isinstance(part, Load) and part.array == name:
+                    found.append(_Access(part.indices, loops, element_of(part.dtype)))
+        if isinstance(stmt, Store) and stmt.array == name:
+            found.append(_Access(stmt.indices, loops, None))
+        around = (*loops, stmt) if isinstance(stmt, (For, While)) else loops
+        for inner in bodies(stmt):
+            found.extend(_accesses(inner, name, around))
+    return found
+
+
+def _compute_type(body: Body, array: Array) -> Scalar:
+    loads = (access.dtype for access in _accesses(body, array.name) if access.dtype is not None)
+    stored = element_of(array.dtype)
+    return next(loads, Scalar("float32") if stored.is_half else stored)
+
+
+def _plan(body: Body, array: Array) -> _Plan | None:
+    """How the array is accessed in the region, if all accesses agree and a loop accumulates."""
+    if contains(body, Return):
+        return None
+    changing = written_variables(body)
+    inner = counters(body)
+    keys: list[tuple[tuple[Expr, ...], tuple[TileForm, ...]]] = []
+    members: set[str] = set()
+    first: tuple[For, ...] | None = None
+    accumulates = False
+    for access in _accesses(body, array.name):
+        used: list[For] = []
+        indices: list[Expr] = []
+        for index in access.indices:
+            names = variables(index)
+            if names & changing:
+                return None
+            moving = [loop for loop in access.loops if isinstance(loop, For) and loop.var in names]
+            if len(moving) > 1 or any(loop in used for loop in moving):
+                return None
+            if moving:
+                index = substitute_expr(index, {moving[0].var: Var(f"${len(used)}")})
+                used.append(moving[0])
+            indices.append(index)
+        forms = [tile_form(loop) for loop in used]
+        found = [form for form in forms if form is not None]
+        if len(found) != len(forms) or any(
+            variables(part) & (inner | changing) for form in found for part in (form.low, form.end)
+        ):
+            return None
+        if any(isinstance(loop, For) and loop.mapping != "serial" for loop in access.loops):
+            return None
+        accumulates = accumulates or len(access.loops) > len(used)
+        keys.append((tuple(indices), tuple(found)))
+        members |= {loop.var for loop in used}
+        first = first if first is not None else tuple(used)
+    if first is None or not accumulates or any(key != keys[0] for key in keys):
+        return None
+    if not all(_unit(index) for index in keys[0][0]):
+        return None
+    return _Plan(keys[0][1], first, keys[0][0], frozenset(members))
+
+
+def _unit(index: Expr) -> bool:
+    """Whether different values of the tile counter in an index give different elements: it is linear."""
+    from pyschedule.analysis.affine import affine
+
+    names = [name for name in variables(index) if name.startswith("$")]
+    return not names or affine(index) is not None
+
+
+# ----------------------------------------------------------------------------------------------- rewriting
+
+
+def _rewritten(body: Body, array: Array, dtype: Scalar, plan: _Plan, names: Names) -> Body:
+    """The region with the accumulator: loaded before it, stored after it, where either is needed."""
+    touching = [place for place, stmt in enumerate(body) if _touches((stmt,), array.name)]
+    private = [stmt for stmt in body if isinstance(stmt, Alloc) and stmt.array.name == array.name]
+    accumulator = names.fresh(f"{array.name}_acc")
+    inside = tuple(stmt for stmt in body[touching[0] : touching[-1] + 1] if stmt not in private)
+    new = _replace(inside, array.name, accumulator, dtype, plan, ())
+    loaded: Body = ()
+    if not private and not _overwrites(inside[0], array.name, plan, len(plan.forms)):
+        loaded = _transfer(array, accumulator, dtype, plan, names, store=False)
+    stored: Body = () if private else _transfer(array, accumulator, dtype, plan, names, store=True)
+    declared: Body = ()
+    if plan.forms:
+        shape = tuple(build.const(form.size) for form in plan.forms)
+        declared = (Alloc(Array(accumulator, dtype, shape, space="register")),)
+    prefix = tuple(stmt for stmt in body[: touching[0]] if stmt not in private)
+    return (*prefix, *declared, *loaded, *new, *stored, *body[touching[-1] + 1 :])
+
+
+def _element(accumulator: str, dtype: Scalar, plan: _Plan, values: dict[str, Expr]) -> Load | Var:
+    if not plan.forms:
+        return Var(accumulator, dtype)
+    indices = tuple(
+        build.floordiv(build.sub(values[f"${place}"], form.low), form.step) for place, form in enumerate(plan.forms)
+    )
+    return Load(accumulator, indices, dtype)
+
+
+def _set(target: Load | Var, value: Expr, like: Store | None = None) -> Stmt:
+    origin = like.origin if like is not None else None
+    loc = like.loc if like is not None else None
+    if isinstance(target, Var):
+        return Assign(target.name, value, target.vtype, origin=origin, loc=loc)
+    return Store(target.array, target.indices, value, origin=origin, loc=loc)
+
+
+def _transfer(array: Array, accumulator: str, dtype: Scalar, plan: _Plan, names: Names, *, store: bool) -> Body:
+    """The loops that load the accumulator from the array, or store it there."""
+    fresh = [names.fresh(loop.var) for loop in plan.loops]
+    values: dict[str, Expr] = {f"${place}": Var(name) for place, name in enumerate(fresh)}
+    indices = tuple(substitute_expr(index, values) for index in plan.indices)
+    element = _element(accumulator, dtype, plan, values)
+    inside = build.all_of(
+        [
+            before(Var(name), form.end, form.step)
+            for name, form in zip(fresh, plan.forms, strict=True)
+            if not form.exact
+        ]
+    )
+    body: Body
+    if store:
+        body = guarded((Store(array.name, indices, element),), inside)
+    else:
+        value: Expr = Load(array.name, indices, dtype)
+        if inside != build.TRUE:
+            value = Select(inside, value, Const(0.0 if dtype.is_float else 0, dtype), dtype)
+        body = (_set(element, value),)
+    for name, loop, form in reversed(list(zip(fresh, plan.loops, plan.forms, strict=True))):
+        body = (_constant(dataclasses.replace(loop, var=name), form, body),)
+    return body
+
+
+def _constant(loop: For, form: TileForm, body: Body) -> For:
+    """The tile loop with all of its iterations."""
+    stop = build.add(form.low, form.size * form.step)
+    return dataclasses.replace(loop, start=form.low, stop=stop, body=body, max_trip=form.size)
+
+
+def _overwrites(stmt: Stmt, name: str, plan: _Plan, depth: int) -> bool:
+    """Whether a statement sets the whole tile without reading it."""
+    if isinstance(stmt, Store):
+        return (
+            depth == 0
+            and stmt.array == name
+            and not any(isinstance(part, Load) and part.array == name for part in walk_expr(stmt.value))
+        )
+    if isinstance(stmt, For) and stmt.var in plan.members:
+        first = next((inner for inner in stmt.body if _touches((inner,), name)), None)
+        return first is not None and _overwrites(first, name, plan, depth - 1)
+    return False
+
+
+def _replace(
+    body: Body,
+    name: str,
+    accumulator: str,
+    dtype: Scalar,
+    plan: _Plan,
+    guards: tuple[Expr, ...],
+) -> Body:
+    """The body on the accumulator; tile loops run in full, and what stands in them is guarded instead."""
+
+    result: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, For) and stmt.var in plan.members:
+            form = tile_form(stmt)
+            if form is None:
+                raise TypeError("a tile loop lost its form")
+            test = () if form.exact else (before(stmt.counter, form.end, form.step),)
+            inner = _replace(stmt.body, name, accumulator, dtype, plan, (*guards, *test))
+            result.append(_constant(stmt, form, inner))
+            continue
+        result.extend(guarded(_replace_one(stmt, name, accumulator, dtype, plan), build.all_of(guards)))
+    return _merged(result)
+
+
+def _replace_one(stmt: Stmt, name: str, accumulator: str, dtype: Scalar, plan: _Plan) -> Body:
+    def at(indices: tuple[Expr, ...]) -> Load | Var:
+        moving = [(variables(index) & plan.members).pop() for index in indices if variables(index) & plan.members]
+        return _element(
+            accumulator, dtype, plan, {f"${place}": Var(counter) for place, counter in enumerate(moving)}
+        )
+
+    def element(expr: Expr) -> Expr | None:
+        return at(expr.indices) if isinstance(expr, Load) and expr.array == name else None
+
+    new: Stmt = map_children(stmt, lambda part: rewrite_expr(part, element))
+    if isinstance(new, Store) and new.array == name:
+        return (_set(at(new.indices), new.value, new),)
+    new = map_bodies(new, lambda part: _replace(part, name, accumulator, dtype, plan, ()))
+    return (new,)
+
+
+def _merged(body: list[Stmt]) -> Body:
+    """Neighbouring `if`s on one test become one."""
+    result: list[Stmt] = []
+    for stmt in body:
+        last = result[-1] if result else None
+        if (
+            isinstance(stmt, If)
+            and isinstance(last, If)
+            and stmt.test == last.test
+            and not (stmt.orelse or last.orelse)
+        ):
+            if not (written_variables(last.body) & variables(stmt.test)):
+                result[-1] = dataclasses.replace(last, body=last.body + stmt.body)
+                continue
+        result.append(stmt)
+    return tuple(result)

@@ -1,0 +1,120 @@
+"""Register tiles: arrays that live in registers need constant indices and, in lanes, whole vectors as elements.
+
+acc = register float32[6, 64]                         acc = register float32x16[6, 4]
+acc[i - i_1, j - j_1 : j - j_1 + 16] += ...           acc[i - i_1, (j - j_1) // 16] += ...
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from pyschedule.ir import build
+from pyschedule.ir.nodes import Alloc, Array, Expr, Kernel, Load, Ramp, Stmt, Store
+from pyschedule.ir.types import Vector, lanes_of
+from pyschedule.ir.visitors import children, local_arrays, rewrite, walk, walk_expr
+from pyschedule.transforms.nest import Body, with_body
+
+Indices = tuple[Expr, ...]
+
+
+def accesses_of(body: Body, name: str) -> list[Indices]:
+    found: list[Indices] = []
+    for stmt in walk(body):
+        for top in children(stmt):
+            found += [part.indices for part in walk_expr(top) if isinstance(part, Load) and part.array == name]
+        if isinstance(stmt, Store) and stmt.array == name:
+            found.append(stmt.indices)
+    return found
+
+
+def pack_lanes(kernel: Kernel) -> Kernel:
+    """Register arrays that are always accessed by vectors along one axis get vectors as elements."""
+    body = kernel.body
+    for array in local_arrays(kernel.body).values():
+        if array.space == "register" and not isinstance(array.dtype, Vector):
+            body = _packed(body, array)
+    return with_body(kernel, body)
+
+
+def _packed(body: Body, array: Array) -> Body:
+    accesses = accesses_of(body, array.name)
+    if not accesses:
+        return body
+    places = {
+        (axis, index.lanes)
+        for indices in accesses
+        for axis, index in enumerate(indices)
+        if isinstance(index, Ramp) and index.stride == 1
+    }
+    if len(places) != 1:
+        return body
+    axis, width = places.pop()
+    if not all(
+        isinstance(indices[axis], Ramp) and sum(lanes_of(index.type) > 1 for index in indices) == 1
+        for indices in accesses
+    ):
+        return body
+    extent = build.constant(array.shape[axis])
+    if extent is None or isinstance(array.dtype, Vector):
+        return body
+    vtype = Vector(array.dtype, width)
+    shape = tuple(
+        build.const(-(-extent // width)) if place == axis else size for place, size in enumerate(array.shape)
+    )
+
+    def packed(indices: Indices) -> Indices:
+        ramp = indices[axis]
+        if not isinstance(ramp, Ramp):
+            raise TypeError("a register access lost its lanes")
+        return (*indices[:axis], build.floordiv(ramp.base, width), *indices[axis + 1 :])
+
+    def expression(expr: Expr) -> Expr | None:
+        if isinstance(expr, Load) and expr.array == array.name:
+            # Lanes beyond a tail hold what nobody reads: no mask is needed.
+            return Load(array.name, packed(expr.indices), vtype, loc=expr.loc)
+        return None
+
+    def statement(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, Alloc) and stmt.array.name == array.name:
+            return dataclasses.replace(stmt, array=dataclasses.replace(array, dtype=vtype, shape=shape))
+        if isinstance(stmt, Store) and stmt.array == array.name:
+            return dataclasses.replace(stmt, indices=packed(stmt.indices), mask=None)
+        return None
+
+    return rewrite(body, statement, expression)
+
+
+def loops_over_registers(body: Body) -> set[str]:
+    """The counters that index a register array."""
+    from pyschedule.ir.visitors import variables
+
+    registers = {name for name, array in local_arrays(body).items() if array.space == "register"}
+    return {
+        counter
+        for name in registers
+        for indices in accesses_of(body, name)
+        for index in indices
+        for counter in variables(index)
+    }
+
+
+def settle(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
+    """Register arrays with an index that is still no constant become arrays in (stack) memory.
+
+    Returns the kernel and the names of those arrays.
+    """
+    moved = {
+        name
+        for name, array in local_arrays(kernel.body).items()
+        if array.space == "register"
+        and any(build.constant(index) is None for indices in accesses_of(kernel.body, name) for index in indices)
+    }
+    if not moved:
+        return kernel, ()
+
+    def statement(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, Alloc) and stmt.array.name in moved:
+            return dataclasses.replace(stmt, array=dataclasses.replace(stmt.array, space="local"))
+        return None
+
+    return with_body(kernel, rewrite(kernel.body, statement)), tuple(sorted(moved))

@@ -1,0 +1,398 @@
+"""Staging: the tile of an array that a loop's body reads is copied once into fast contiguous memory.
+
+Before, with `stage={"B": "k.0"}`:
+
+    for k_0 in range(0, K, 384):
+        for j_1 in range(0, N, 64):
+            for k_1 in range(k_0, min(k_0 + 384, K)):
+                for j_2 in range(j_1, j_1 + 64):
+                    ... B[k_1, j_2] ...
+
+After - panel by panel, in the order in which the loops read it, so that the reads are one stream:
+
+    for k_0 in range(0, K, 384):
+        B_tile = packed float32[ceil(N / 64), 384, 64]
+        for j_1 ...: for k_1 ...: for j_2 in range(j_1, j_1 + 64):
+            B_tile[(j_1 - 0) // 64, k_1 - k_0, j_2 - j_1] = B[k_1, j_2] if j_2 < B.shape[1] else 0
+        for j_1 ...: ... B_tile[(j_1 - 0) // 64, k_1 - k_0, j_2 - j_1] ...
+
+On a GPU the buffer is shared memory, laid out row by row, filled by all threads of the block between two
+barriers.  The buffer is padded to whole tiles, so that reads of it need no guard.  Packing into panels is
+described in K. Goto, R. van de Geijn, *Anatomy of High-Performance Matrix Multiplication*, ACM TOMS 34(3), 2008.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyschedule.analysis.affine import affine
+from pyschedule.errors import Unsupported
+from pyschedule.ir import build
+from pyschedule.ir.nodes import Alloc, Array, Barrier, Const, Dim, Expr, For, Kernel, Load, Select, Store, Var
+from pyschedule.ir.types import Scalar, element_of
+from pyschedule.ir.visitors import (
+    arrays,
+    bodies,
+    children,
+    rewrite,
+    substitute_expr,
+    variables,
+    walk,
+    walk_expr,
+    written_arrays,
+)
+from pyschedule.schedule import names as loop_names
+from pyschedule.schedule.directives import Tile
+from pyschedule.schedule.log import Record
+from pyschedule.schedule.targets import Target
+from pyschedule.transforms.nest import Body, Names, replace_statement, tile_form, with_body
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A load of the staged array, and the loops around it: all of the kernel's, outermost first."""
+
+    load: Load
+    loops: tuple[For, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One axis of the buffer: how long, the loop that fills it, and the index in the array's tile it stands for.
+
+    `read`: the index expression of a read; `fill`: the same over the filling loop's counter.
+    """
+
+    extent: Expr
+    loop: For
+    read: Expr
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffer:
+    axes: tuple[_Axis, ...]
+    source: tuple[Expr, ...]  # the array's indices over the counters of the filling loops
+    inside: Expr  # whether that element exists
+
+
+def stage(
+    kernel: Kernel, directives: Sequence[Tile], target: Target
+) -> tuple[Kernel, tuple[Record, ...], tuple[str, ...]]:
+    """Stages what was asked for; in the block form, what is read again and again and fits.
+
+    Returns the kernel, the refused requests, and lines for the log.
+    """
+    refused: list[Record] = []
+    notes: list[str] = []
+    for directive in directives:
+        for array, label in directive.stage:
+            try:
+                kernel = _stage_at(kernel, array, label, target, notes)
+            except Unsupported as refusal:
+                summary = f"stage={{'{array}': '{label}'}}: {refusal.reason}"
+                place = refusal.place
+                refused.append(
+                    Record("Staging", "Skipped", summary, () if place is None else (f"at {place}",), directive.loc)
+                )
+        if directive.automatic:
+            kernel = _automatic(kernel, target, notes)
+    return kernel, tuple(refused), tuple(notes)
+
+
+def _automatic(kernel: Kernel, target: Target, notes: list[str]) -> Kernel:
+    """Every array that is only read, at the innermost loop over whole tiles around its reads, where it fits and
+    some loop inside reads the tile again."""
+    written = written_arrays(kernel.body)
+    for array in kernel.array_params:
+        if array.name in written:
+            continue
+        reads = _reads(kernel.body, array.name)
+        outer = [loop for read in reads for loop in read.loops if loop.piece == 0 and loop.mapping == "serial"]
+        if not outer:
+            outer = [loop for read in reads for loop in read.loops if loop.piece == 0]
+        if not outer:
+            continue
+        place = outer[-1]
+        try:
+            kernel = _stage_at(kernel, array.name, place.label, target, notes, reuse=True)
+        except Unsupported as refusal:
+            notes.append(f"{array.name} is read in place: {refusal.reason}")
+    return kernel
+
+
+def _reads(body: Body, name: str, loops: tuple[For, ...] = ()) -> list[_Read]:
+    found: list[_Read] = []
+    for stmt in body:
+        for top in children(stmt):
+            found += [
+                _Read(part, loops) for part in walk_expr(top) if isinstance(part, Load) and part.array == name
+            ]
+        around = (*loops, stmt) if isinstance(stmt, For) else loops
+        for inner in bodies(stmt):
+            found += _reads(inner, name, around)
+    return found
+
+
+def _stage_at(
+    kernel: Kernel, name: str, label: str, target: Target, notes: list[str], reuse: bool = False
+) -> Kernel:
+    """Raises `Unsupported` with the reason where the tile cannot be staged there."""
+    array = arrays(kernel)[name]
+    spec = loop_names.parse(label)
+    places = [
+        loop for loop in walk(kernel.body) if isinstance(loop, For) and spec is not None and spec.matches(loop)
+    ]
+    places = [loop for loop in places if _reads(loop.body, name)]
+    if not places:
+        raise Unsupported(f"no loop '{label}' has reads of '{name}' in it")
+    if name in written_arrays(kernel.body):
+        raise Unsupported(f"'{name}' is also written")
+    names = Names(kernel)
+    for place in places:
+        reads = [read for read in _reads(kernel.body, name) if place in read.loops]
+        inner = [_inner_loops(read, place) for read in reads]
+        if reuse and not any(
+            loop.var not in _moving(read) for read, loops in zip(reads, inner, strict=True) for loop in loops
+        ):
+            raise Unsupported("every element of its tile is used once")
+        dtype = element_of(array.dtype)
+        if target.staging_widens and dtype.is_half:
+            dtype = Scalar("float32")
+        buffers = [_buffer(read, loops, array, target, names) for read, loops in zip(reads, inner, strict=True)]
+        first = buffers[0]
+        if any(_shape_of(buffer) != _shape_of(first) for buffer in buffers):
+            raise Unsupported(f"reads of '{name}' differ in more than their loops", reads[1].load.loc)
+        size = _bytes(first, dtype)
+        if size is not None and size + _staged_bytes(kernel, target) > target.staging_bytes:
+            raise Unsupported(
+                f"its tile of {size} bytes does not fit the {target.staging_bytes} bytes of {target.staging_space} memory"
+            )
+        if size is None and target.staging_space == "shared":
+            raise Unsupported("its tile has no constant size")
+        copy_name = names.fresh(f"{name}_tile")
+        tile = Array(copy_name, dtype, tuple(axis.extent for axis in first.axes), space=target.staging_space)
+        new = _with_copy(place, tile, first, array, reads, buffers, target)
+        kernel = with_body(kernel, replace_statement(kernel.body, place, (new,)))
+        shape = " x ".join(str(build.constant(axis.extent) or "n") for axis in first.axes)
+        notes.append(f"staged {name} at '{label}' as {shape} {dtype} in {target.staging_space} memory")
+    return kernel
+
+
+def _moving(read: _Read) -> set[str]:
+    return {name for index in read.load.indices for name in variables(index)}
+
+
+def _inner_loops(read: _Read, place: For) -> tuple[For, ...]:
+    """The loops whose iterations share one tile: those inside the place, and the threads of the block."""
+    where = read.loops.index(place)
+    return tuple(
+        loop
+        for depth, loop in enumerate(read.loops)
+        if depth > where or (depth < where and loop.mapping.startswith("thread"))
+    )
+
+
+def _staged_bytes(kernel: Kernel, target: Target) -> int:
+    """What is staged already (an upper bound of what is live at once)."""
+    total = 0
+    for stmt in walk(kernel.body):
+        if isinstance(stmt, Alloc) and stmt.array.space == target.staging_space:
+            extents = [build.constant(extent) for extent in stmt.array.shape]
+            total += math.prod(extent or 0 for extent in extents) * element_of(stmt.array.dtype).bytes
+    return total if target.staging_space == "shared" else 0
+
+
+def _bytes(buffer: _Buffer, dtype: Scalar) -> int | None:
+    extents = [build.constant(axis.extent) for axis in buffer.axes]
+    if any(extent is None for extent in extents):
+        return None
+    return math.prod(extent or 0 for extent in extents) * dtype.bytes
+
+
+def _shape_of(buffer: _Buffer) -> tuple[object, ...]:
+    """What two reads must share to use one buffer: extents, and the elements they stand for."""
+    fills = {axis.loop.var: Var(f"${place}") for place, axis in enumerate(buffer.axes)}
+    return (
+        tuple(axis.extent for axis in buffer.axes),
+        tuple(substitute_expr(index, fills) for index in buffer.source),
+        tuple(
+            (substitute_expr(axis.loop.start, fills), substitute_expr(axis.loop.stop, fills))
+            for axis in buffer.axes
+        ),
+    )
+
+
+# ------------------------------------------------------------------------------------------ the buffer
+
+
+def _buffer(read: _Read, inner: tuple[For, ...], array: Array, target: Target, names: Names) -> _Buffer:
+    counters = {loop.var: loop for loop in inner}
+    axes: list[_Axis] = []
+    source: list[Expr] = []
+    tests: list[Expr] = []
+    halo = False
+    for place, index in enumerate(read.load.indices):
+        if any(isinstance(part, Load) for part in walk_expr(index)):
+            raise Unsupported(f"'{array.name}' is read at an index that is itself read", read.load.loc)
+        moving = [counters[name] for name in counters if name in variables(index)]
+        if not moving:
+            source.append(index)
+            continue
+        if len(moving) == 1 and isinstance(index, Var):
+            split = _panels(moving[0], inner, read, target, names)
+            value: Expr = split[-1].loop.counter
+        else:
+            halo = True
+            split, value = _window(index, moving, inner, names, place)
+        axes.extend(split)
+        source.append(value)
+        tests.append(build.compare("<", value, Dim(array.name, place)))
+    if not axes:
+        raise Unsupported(f"'{array.name}' is read at one place")
+    if not halo:
+        axes.sort(key=lambda axis: axis.position)
+    return _Buffer(tuple(axes), tuple(source), build.all_of(tests))
+
+
+def _panels(last: For, inner: tuple[For, ...], read: _Read, target: Target, names: Names) -> list[_Axis]:
+    """The axes of an index that is one counter: an axis a piece of its loop where panels are wanted, else one."""
+    pieces = [loop for loop in inner if (loop.source, loop.ordinal) == (last.source, last.ordinal)]
+    step = build.constant(last.step)
+    if step is None or step < 1:
+        raise Unsupported(f"loop '{last.source}' does not count upwards by a constant", last.loc)
+    whole = [loop for loop in read.loops if (loop.source, loop.ordinal) == (last.source, last.ordinal)]
+    longest = build.sub(whole[0].stop, whole[0].start)
+    base = pieces[0].start
+    total = _span(pieces[0])
+    form = tile_form(pieces[0])
+    exact = form is not None and form.exact
+    if not target.staging_panels:
+        if total is None:
+            raise Unsupported(f"the tile along loop '{last.source}' has no constant size", last.loc)
+        counter = names.fresh(last.var)
+        fill = For(counter, base, build.add(base, total), build.const(step), (), source="", loc=last.loc)
+        extent = build.const(-(-total // step))
+        return [_Axis(extent, fill, build.floordiv(build.sub(last.counter, base), step), read.loops.index(last))]
+    axes: list[_Axis] = []
+    renamed: dict[str, Expr] = {}
+    for place, loop in enumerate(pieces):
+        counter = names.fresh(loop.var)
+        stride = build.constant(loop.step) or 1
+        start, stop = substitute_expr(loop.start, renamed), substitute_expr(loop.stop, renamed)
+        low = loop.start
+        if place:
+            # Whole panels are filled, so that reads past the loop's end find zeros.
+            span = build.const(build.constant(pieces[place - 1].step) or 1)
+            stop = build.add(start, span)
+            extent: Expr = build.const(-(-(build.constant(span) or 1) // stride))
+        elif exact and total is not None:
+            extent = build.const(-(-total // stride))
+        elif total is not None:
+            extent = (
+                build.ceildiv(build.minimum(longest, total), stride)
+                if len(whole) > 1
+                else build.const(-(-total // stride))
+            )
+            extent = build.maximum(extent, 0)
+        else:
+            extent = build.maximum(build.ceildiv(longest, stride), 0)
+        fill = For(counter, start, stop, build.const(stride), (), source="", loc=loop.loc)
+        position = read.loops.index(loop)
+        axes.append(_Axis(extent, fill, build.floordiv(build.sub(loop.counter, low), stride), position))
+        renamed[loop.var] = Var(counter)
+    return axes
+
+
+def _span(first: For) -> int | None:
+    """How far the counter of a piece moves at most, in values: from the piece around it, or a constant range."""
+    form = tile_form(first)
+    return None if form is None else form.size * form.step
+
+
+def _window(
+    index: Expr, moving: list[For], inner: tuple[For, ...], names: Names, place: int
+) -> tuple[list[_Axis], Expr]:
+    """One axis for an index of several counters (`x + r`): from its smallest value over the tile, as far as it
+    goes."""
+    linear = affine(index)
+    if linear is None:
+        raise Unsupported("an index is not affine")
+    reach = 0
+    lows: dict[str, Expr] = {}
+    for loop in moving:
+        pieces = [other for other in inner if (other.source, other.ordinal) == (loop.source, loop.ordinal)]
+        span = _span(pieces[0])
+        step = build.constant(loop.step)
+        factor = linear.coefficient(loop.var)
+        if span is None or step is None or step < 1 or factor is None or factor < 0:
+            raise Unsupported(f"its window along loop '{loop.source}' has no constant size", loop.loc)
+        reach += factor * (span - step)
+        lows[loop.var] = pieces[0].start
+    base = substitute_expr(index, lows)
+    counter = names.fresh("x")
+    extent = build.const(reach + 1)
+    fill = For(counter, base, build.add(base, reach + 1), build.ONE, (), source="", loc=moving[0].loc)
+    return [_Axis(extent, fill, build.sub(index, base), place)], Var(counter)
+
+
+# -------------------------------------------------------------------------------------------- the copy
+
+
+def _with_copy(
+    place: For,
+    tile: Array,
+    buffer: _Buffer,
+    array: Array,
+    reads: list[_Read],
+    buffers: list[_Buffer],
+    target: Target,
+) -> For:
+    """The loop with the copy before its body, and its reads turned to the buffer."""
+    elements = {id(read.load): buffer for read, buffer in zip(reads, buffers, strict=True)}
+    body = _turn(place.body, array.name, tile, elements)
+    indices = tuple(_filled(axis) for axis in buffer.axes)
+    load = Load(array.name, buffer.source, element_of(reads[0].load.dtype))
+    value: Expr = Select(buffer.inside, load, _zero(load.dtype), element_of(load.dtype))
+    copy: Body = (Store(tile.name, indices, value),)
+    shared = target.staging_space == "shared"
+    for axis in reversed(buffer.axes):
+        copy = (
+            dataclasses.replace(axis.loop, body=copy, source="", mapping="cooperative" if shared else "serial"),
+        )
+    if shared:
+        copy = (Barrier(), *copy, Barrier())
+    return dataclasses.replace(place, body=(Alloc(tile), *copy, *body))
+
+
+def _zero(dtype: object) -> Const:
+    scalar = element_of(dtype)  # type: ignore[arg-type]
+    return Const(0.0 if scalar.is_float else 0, scalar)
+
+
+def _filled(axis: _Axis) -> Expr:
+    step = build.constant(axis.loop.step) or 1
+    return build.floordiv(build.sub(axis.loop.counter, axis.loop.start), step)
+
+
+def _turn(body: Body, name: str, tile: Array, elements: dict[int, _Buffer]) -> Body:
+    def expression(expr: Expr) -> Expr | None:
+        if isinstance(expr, Load) and expr.array == name and id(expr) in elements:
+            indices = tuple(axis.read for axis in elements[id(expr)].axes)
+            dtype = expr.dtype
+            return Load(tile.name, indices, dtype, loc=expr.loc)
+        return None
+
+    return rewrite(body, expression=expression)
+
+
+def loops_of_copies(body: Body) -> list[For]:
+    """The innermost loops of the copies: those without a name of the user's."""
+    return [
+        stmt
+        for stmt in walk(body)
+        if isinstance(stmt, For) and not stmt.source and not any(isinstance(inner, For) for inner in stmt.body)
+    ]

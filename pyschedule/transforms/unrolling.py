@@ -1,0 +1,448 @@
+"""Unrolling: full, partial with a remainder, and unroll-and-jam.
+
+    for i in range(N):      unroll("i", 4)     for i in range(0, N // 4 * 4, 4):
+        S(i)                                       S(i); S(i + 1); S(i + 2); S(i + 3)
+                                               for i_r in range(N // 4 * 4, N):
+                                                   S(i_r)
+
+An outer loop's copies share the loops inside it (unroll-and-jam: D. Callahan, S. Carr, K. Kennedy, *Improving
+Register Allocation for Subscripted Variables*, PLDI 1990) where `analysis.dependences` finds that legal:
+
+    for i in range(0, M // 2 * 2, 2):
+        for j in range(N):
+            S(i, j); S(i + 1, j)
+
+Where the target's compiler unrolls better than text does, the request is left on the loop for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyschedule.analysis.dependences import Dependences
+from pyschedule.errors import Unsupported
+from pyschedule.ir import build
+from pyschedule.ir.nodes import Alloc, Break, Expr, For, If, Kernel, Return, Stmt, Var, While
+from pyschedule.ir.visitors import substitute, variables, walk
+from pyschedule.schedule import names as loop_names
+from pyschedule.schedule.directives import NoUnroll, Unroll
+from pyschedule.schedule.log import Record
+from pyschedule.schedule.targets import Target
+from pyschedule.transforms import bands
+from pyschedule.transforms.copies import renamed_counters
+from pyschedule.transforms.nest import Body, Names, expanded, replace_statement, tile_form, with_body
+from pyschedule.transforms.registers import loops_over_registers
+from pyschedule.transforms.simplify import simplify
+from pyschedule.transforms.vectorization import innermost_pieces
+
+#: One directive makes at most this many copies of a body, and of the statements in it.
+MOST_COPIES = 1024
+MOST_STATEMENTS = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One loop of the user's to unroll: `factor` is `None` for all of it."""
+
+    source: str
+    ordinal: int
+    factor: int | None
+
+
+def unroll(
+    kernel: Kernel,
+    directives: Sequence[Unroll],
+    rolled: Sequence[NoUnroll],
+    target: Target,
+    dependences: Dependences,
+    vector: dict[str, int],
+    scalar: Kernel,
+) -> tuple[Kernel, tuple[Record, ...]]:
+    """Applies the directives, innermost loops first.
+
+    `scalar` is the kernel before vectorization, on which jamming is proved; `vector` the counters in lanes.
+    """
+    records: list[Record] = []
+    kernel = keep_rolled(kernel, rolled, records)
+    for directive in directives:
+        records.extend(_refusals_of_names(kernel, directive))
+        requests = _requests(kernel, directive, target)
+        done: list[tuple[str, int]] = []
+        details: list[str] = []
+        for request in reversed(requests):  # as written, the innermost stands last
+            loops = innermost_pieces(kernel).get((request.source, request.ordinal), [])
+            factors: list[int] = []
+            for loop in loops:
+                try:
+                    kernel, factor, how = _unrolled(
+                        kernel, loop, request.factor, target, dependences, vector, scalar
+                    )
+                except Unsupported as refusal:
+                    if not (directive.loop is None and not directive.factors):
+                        records.append(_skipped(directive, request, refusal))
+                    continue
+                factors.append(factor)
+                details += [f"loop '{loop.label}': {how}"] if how else []
+            if factors:
+                done.insert(0, (request.source, max(factors)))
+        if done:
+            records.append(
+                Record("Unroll", "Applied", _describe(done), tuple(dict.fromkeys(details)), directive.loc)
+            )
+        elif not requests and directive.loop is None:
+            records.append(
+                Record(
+                    "Unroll", "Note", "no loop has a body small enough to unroll", (), directive.loc, silent=True
+                )
+            )
+    return kernel, tuple(records)
+
+
+def _describe(done: list[tuple[str, int]]) -> str:
+    unique = list(dict.fromkeys(done))
+    factors = ",".join(str(factor) for _, factor in unique)
+    names = ",".join(f"'{name}'" for name, _ in unique)
+    return f"factors=[{factors}] on loops {names}"
+
+
+def _skipped(directive: Unroll, request: _Request, refusal: Unsupported) -> Record:
+    details = () if refusal.place is None else (f"at {refusal.place}",)
+    summary = f"loop '{request.source}': {refusal.reason}"
+    return Record("Unroll", "Skipped", summary, details, directive.loc, refusal.place)  # type: ignore[arg-type]
+
+
+def _refusals_of_names(kernel: Kernel, directive: Unroll) -> list[Record]:
+    """A name that means no counted loop any more: a `while`, or a piece of a loop that was not tiled."""
+    if directive.loop is None:
+        return []
+    spec = loop_names.parse(directive.loop)
+    loops = [stmt for stmt in walk(kernel.body) if isinstance(stmt, (For, While))]
+    if spec is not None and any(isinstance(loop, For) and spec.matches(loop) for loop in loops):
+        return []
+    if spec is not None and any(
+        isinstance(loop, While) and spec.names(loop.source, loop.ordinal) for loop in loops
+    ):
+        reason = f"loop '{directive.loop}' is a while loop whose trip count is not known on entry"
+    else:
+        reason = f"no loop '{directive.loop}' is there to unroll (was its tiling skipped?)"
+    return [Record("Unroll", "Skipped", reason, (), directive.loc)]
+
+
+def _requests(kernel: Kernel, directive: Unroll, target: Target) -> list[_Request]:
+    """Which loops a directive means, in source order."""
+    pieces = innermost_pieces(kernel)
+    if directive.loop is not None:
+        spec = loop_names.parse(directive.loop)
+        return [
+            _Request(source, ordinal, directive.factor)
+            for source, ordinal in pieces
+            if spec is not None and spec.names(source, ordinal)
+        ]
+    if directive.factors:
+        outputs = output_loops(kernel)
+        count = min(len(directive.factors), len(outputs))
+        if not count:
+            return []
+        chosen = list(zip(outputs[len(outputs) - count :], directive.factors[-count:], strict=True))
+        return [_Request(source, ordinal, factor) for (source, ordinal), factor in chosen]
+    return [
+        _Request(source, ordinal, factor)
+        for (source, ordinal), loops in pieces.items()
+        if (factor := _automatic(loops, target)) > 1
+    ]
+
+
+def output_loops(kernel: Kernel) -> list[tuple[str, int]]:
+    """The loops that no reduction runs over, in source order, of the deepest nest."""
+    pieces = innermost_pieces(kernel)
+    result: dict[tuple[str, int], None] = {}
+    for key, loops in pieces.items():
+        if not any(bands.is_reduction_loop(loop) for loop in loops):
+            result[key] = None
+    return list(result)
+
+
+def _automatic(loops: Sequence[For], target: Target) -> int:
+    """The largest power of two up to 8 whose copies stay under 0.8 of the registers; 1 for a loop with loops in
+    it, or with more statements than pay."""
+    from pyschedule.analysis.registers import pressure
+
+    factor = 1
+    for loop in loops:
+        if any(isinstance(stmt, (For, While)) for stmt in walk(loop.body)) or loop.unroll == 1:
+            return 1
+        if bands.early_exit(loop.body) is not None:
+            return 1
+        need = max(1, pressure(loop.body, target.vector_bytes))
+        fitting = max(1, int(0.8 * target.vector_registers) // need)
+        statements = sum(1 for _ in walk(loop.body))
+        while factor < 8 and factor * 2 <= fitting and factor * 2 * statements <= 64:
+            factor *= 2
+    return factor
+
+
+# ------------------------------------------------------------------------------------------- one loop
+
+
+def keep_rolled(kernel: Kernel, directives: Sequence[NoUnroll], records: list[Record]) -> Kernel:
+    """Marks the loops that must stay rolled, for every later stage and the back end."""
+    for directive in directives:
+        spec = loop_names.parse(directive.loop)
+        found = [
+            stmt
+            for stmt in walk(kernel.body)
+            if isinstance(stmt, (For, While)) and spec is not None and spec.names(stmt.source, stmt.ordinal)
+        ]
+        for loop in found:
+            kernel = with_body(kernel, replace_statement(kernel.body, loop, (dataclasses.replace(loop, unroll=1),)))
+        if found:
+            records.append(
+                Record("NoUnroll", "Applied", f"loop '{directive.loop}' stays rolled", (), directive.loc)
+            )
+        else:
+            text = f"no loop '{directive.loop}' is left to keep rolled"
+            records.append(Record("NoUnroll", "Skipped", text, (), directive.loc))
+    return kernel
+
+
+def _unrolled(
+    kernel: Kernel,
+    loop: For,
+    factor: int | None,
+    target: Target,
+    dependences: Dependences,
+    vector: dict[str, int],
+    scalar: Kernel,
+) -> tuple[Kernel, int, str]:
+    """The kernel with one loop unrolled, by which factor, and a line for the log.
+
+    Raises `Unsupported` where it cannot be.
+    """
+    names = Names(kernel)
+    trips = static_trips(loop)
+    if factor is None and trips is None:
+        offer = f"a factor, as in unroll('{loop.source}', 4), unrolls it partially"
+        raise Unsupported(f"its trip count is not known at compile time; {offer}", loop.loc)
+    if loop.mapping != "serial":
+        raise Unsupported(f"its iterations run on {loop.mapping}", loop.loc)
+    exit_ = bands.early_exit(loop.body)
+    if exit_ is not None and any(isinstance(stmt, Break) for stmt in _own(loop.body)):
+        raise Unsupported(
+            "it may be left by a break; copies after the exit could not be shown not to run",
+            getattr(exit_, "loc", loop.loc),
+        )
+    full = trips is not None and (factor is None or factor >= trips)
+    copies = trips if full and trips is not None else factor or 1
+    _within_budget(loop, copies)
+    if copies <= 1 and full:
+        new: Body = substitute(loop.body, {loop.var: loop.start}) if trips else ()
+        return with_body(kernel, replace_statement(kernel.body, loop, new)), copies, ""
+    if not target.copies and not _constants_pay(loop):
+        marked = dataclasses.replace(loop, unroll=-1 if full else copies)
+        return (
+            with_body(kernel, replace_statement(kernel.body, loop, (marked,))),
+            copies,
+            "left to the target's compiler, by loop metadata",
+        )
+    jam = _may_jam(loop, scalar, dependences, vector) if _has_loops(loop.body) else None
+    if full:
+        step = step_of(loop)
+        offsets = [build.add(loop.start, place * step) for place in range(copies)]
+        body = _copies(loop, offsets, names, jam is True)
+    else:
+        body = _partial(loop, copies, names, jam is True)
+    how = "" if jam is None else "copies share the loops inside (unroll-and-jam)" if jam else "plain copies"
+    return with_body(kernel, replace_statement(kernel.body, loop, body)), copies, how
+
+
+def static_trips(loop: For) -> int | None:
+    form = tile_form(loop)
+    return form.size if form is not None and form.exact else None
+
+
+def step_of(loop: For) -> int:
+    step = build.constant(loop.step)
+    if not step:
+        raise Unsupported("its step is not a constant", loop.loc)
+    return step
+
+
+def _own(body: Body) -> list[Stmt]:
+    """The statements of a loop's own level (those under `if` too, those of inner loops not)."""
+    found: list[Stmt] = []
+    for stmt in body:
+        found.append(stmt)
+        if isinstance(stmt, If):
+            found += _own(stmt.body) + _own(stmt.orelse)
+    return found
+
+
+def _has_loops(body: Body) -> bool:
+    return any(isinstance(stmt, (For, While)) for stmt in walk(body))
+
+
+def _within_budget(loop: For, copies: int) -> None:
+    statements = sum(1 for _ in walk(loop.body)) * copies
+    if copies > MOST_COPIES:
+        raise Unsupported(f"{copies} copies are more than the limit of {MOST_COPIES} copies", loop.loc)
+    if statements > MOST_STATEMENTS:
+        raise Unsupported(f"{statements} copied statements are more than the limit of {MOST_STATEMENTS}", loop.loc)
+
+
+def _constants_pay(loop: For) -> bool:
+    """Whether copies with the counter a constant fold to something simpler: it is tested, or taken modulo."""
+    from pyschedule.ir.nodes import BinOp
+    from pyschedule.ir.visitors import children, walk_expr
+
+    for stmt in walk(loop.body):
+        if isinstance(stmt, If) and not stmt.tail and loop.var in variables(stmt.test):
+            return True
+        for top in children(stmt):
+            for part in walk_expr(top):
+                if isinstance(part, BinOp) and part.op in ("%", "&", "//") and loop.var in variables(part):
+                    return True
+    return False
+
+
+def _copies(loop: For, values: Sequence[Expr], names: Names, jam: bool) -> Body:
+    """The body once for each value of the counter, one after the other or with inner loops shared."""
+    bodies = [simplify(substitute(loop.body, {loop.var: value})) for value in values]
+    if jam:
+        return _jammed(bodies, names)
+    result: list[Stmt] = list(bodies[0])
+    for body in bodies[1:]:
+        result.extend(renamed_counters(body, names))
+    return tuple(result)
+
+
+def _jammed(bodies: Sequence[Body], names: Names) -> Body:
+    """Bodies of one shape, statement by statement, with each loop they all have made one."""
+    result: list[Stmt] = []
+    if any(len(body) != len(bodies[0]) for body in bodies):
+        for body in bodies:
+            result.extend(body if body is bodies[0] else renamed_counters(body, names))
+        return tuple(result)
+    for stmts in zip(*bodies, strict=True):
+        first = stmts[0]
+        if isinstance(first, For) and all(_same_header(first, other) for other in stmts):
+            inner = [
+                stmt.body if stmt is first else substitute(stmt.body, {stmt.var: Var(first.var)})
+                for stmt in stmts
+                if isinstance(stmt, For)
+            ]
+            result.append(dataclasses.replace(first, body=_jammed(inner, names)))
+        elif isinstance(first, Alloc):
+            result.append(first)
+        else:
+            for stmt in stmts:
+                result.extend((stmt,) if stmt is first else renamed_counters((stmt,), names))
+    return tuple(result)
+
+
+def _same_header(one: For, other: Stmt) -> bool:
+    return isinstance(other, For) and (one.start, one.stop, one.step) == (other.start, other.stop, other.step)
+
+
+def _partial(loop: For, copies: int, names: Names, jam: bool) -> Body:
+    """A main loop of `copies` iterations at once, and a remainder loop; right for every trip count, 0 included."""
+    step = step_of(loop)
+    span = build.sub(loop.stop, loop.start) if step > 0 else build.sub(loop.start, loop.stop)
+    trips = build.maximum(build.ceildiv(span, abs(step)), 0)
+    whole = build.mul(build.floordiv(trips, copies), copies)
+    end = build.add(loop.start, build.mul(whole, step))
+    values = [build.add(loop.counter, place * step) for place in range(copies)]
+    main = dataclasses.replace(
+        loop,
+        stop=end,
+        step=build.const(step * copies),
+        body=_copies(loop, values, names, jam),
+        max_trip=None if loop.max_trip is None else loop.max_trip // copies,
+    )
+    rest_name = names.fresh(f"{loop.var}_r")
+    rest_body = renamed_counters(substitute(loop.body, {loop.var: Var(rest_name)}), names)
+    rest = dataclasses.replace(loop, var=rest_name, start=end, body=rest_body, max_trip=copies - 1)
+    return (main, rest)
+
+
+def _may_jam(loop: For, scalar: Kernel, dependences: Dependences, vector: dict[str, int]) -> bool:
+    """Whether the loop may move inside the loops of its body: proved on the nest before vectorization."""
+    from pyschedule.ir.visitors import contains
+
+    if contains(loop.body, While, Return, Break):
+        return False
+    found = next((stmt for stmt in walk(scalar.body) if isinstance(stmt, For) and stmt.var == loop.var), None)
+    if found is None:
+        return False
+    inner = _sunk(found)
+    if inner is None:
+        return False
+    candidate = with_body(scalar, replace_statement(scalar.body, found, inner))
+    present = {stmt.var for stmt in walk(candidate.body) if isinstance(stmt, For)}
+    try:
+        conflict = dependences.conflict(
+            candidate,
+            reorder_reductions=not scalar.strict_math,
+            vector={counter: width for counter, width in vector.items() if counter in present},
+            expanded=expanded(dependences.kernel, candidate),
+        )
+    except Unsupported:
+        return False
+    return conflict is None
+
+
+def _sunk(loop: For) -> Body | None:
+    """The nest with the loop innermost around each statement of its body, one after the other."""
+    result: list[Stmt] = []
+    number = 0
+
+    def sink(body: Body) -> Body | None:
+        nonlocal number
+        new: list[Stmt] = []
+        for stmt in body:
+            if isinstance(stmt, For):
+                if loop.var in variables(stmt.start) | variables(stmt.stop):
+                    return None
+                inner = sink(stmt.body)
+                if inner is None:
+                    return None
+                new.append(dataclasses.replace(stmt, body=inner))
+            elif isinstance(stmt, Alloc):
+                new.append(stmt)
+            else:
+                number += 1
+                counter = f"{loop.var}__{number}"
+                copy = substitute((stmt,), {loop.var: Var(counter)})
+                new.append(dataclasses.replace(loop, var=counter, body=copy))
+        return tuple(new)
+
+    sunk = sink(loop.body)
+    if sunk is None:
+        return None
+    result.extend(sunk)
+    return tuple(result)
+
+
+def unroll_registers(kernel: Kernel) -> Kernel:
+    """Unrolls the loops of constant trip count that index register arrays: registers have no addresses."""
+    while True:
+        counters = loops_over_registers(kernel.body)
+        loop = next(
+            (
+                stmt
+                for stmt in walk(kernel.body)
+                if isinstance(stmt, For)
+                and stmt.var in counters
+                and stmt.unroll != 1
+                and static_trips(stmt) is not None
+                and not any(isinstance(inner, For) and inner.var in counters for inner in walk(stmt.body))
+            ),
+            None,
+        )
+        if loop is None:
+            return kernel
+        step, trips = step_of(loop), static_trips(loop) or 0
+        offsets = [build.add(loop.start, place * step) for place in range(trips)]
+        body = _copies(loop, offsets, Names(kernel), jam=False) if trips else ()
+        kernel = with_body(kernel, replace_statement(kernel.body, loop, body))
