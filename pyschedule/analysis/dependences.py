@@ -1,0 +1,229 @@
+"""The question that every transform asks: does this nest still mean what its source means?
+
+    Dependences(source).conflict(new, reorder_reductions=True, vector={"j_2": 16})
+
+is `None`, or the first `Conflict` found, with the two iterations that stand in the way.  The answer is exact
+for what `polyhedral` models; what it does not, and what would take too long, is a conflict of kind
+`"unsupported"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import islpy as isl
+
+from pyschedule.analysis.concurrency import Concurrent
+from pyschedule.analysis.conflicts import Conflict, uncovered, unsupported
+from pyschedule.analysis.dataflow import Comparison, Dataflow, Freedom, commute, kind_of, last_before
+from pyschedule.analysis.footprints import Access
+from pyschedule.analysis.polyhedral import Model, Occurrence, model
+from pyschedule.analysis.quasiaffine import Parameters
+from pyschedule.errors import Unsupported
+from pyschedule.ir.nodes import Kernel, Location
+
+#: Operations of isl after which a question counts as too complex: about two seconds.
+_EFFORT = 20_000_000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Statement `sink` depends on statement `source` (their numbers in the source kernel) through `name`.
+
+    `kind`: `"flow"`, `"anti"` or `"output"`.  `distance`: for every loop around both, outermost first, how
+    many counter values later the sink runs, or `"*"` where that varies.  `reduction`: both are steps of one
+    reduction.
+    """
+
+    source: int
+    sink: int
+    name: str
+    kind: str
+    distance: tuple[int | str, ...]
+    reduction: bool
+
+
+class Dependences:
+    """The dependences of one source kernel.  All facts are computed when first asked for, and kept."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._context = isl.Context()
+        self._context.set_max_operations(_EFFORT)
+        self._parameters = Parameters()
+
+    @cached_property
+    def model(self) -> Model:
+        """Raises `Unsupported`."""
+        return model(self.kernel, self._parameters, self._context)
+
+    @cached_property
+    def _dataflow(self) -> Dataflow:
+        return Dataflow(self.model)
+
+    def unsupported(self) -> Conflict | None:
+        """Why this kernel cannot be analysed, if it cannot."""
+        return self._answer(lambda: None if self._dataflow else None)
+
+    def conflict(
+        self,
+        new: Kernel,
+        *,
+        reorder_reductions: bool,
+        parallel: Collection[str] = (),
+        vector: Mapping[str, int] | None = None,
+        expanded: Collection[str] = (),
+    ) -> Conflict | None:
+        """Why `new` does not compute what the source computes; `None`: it does.
+
+        `reorder_reductions`: steps of float reductions may change places (others always may).
+        `parallel`: counters of loops of `new` whose iterations run at once, on threads.
+        `vector`: counters of loops that run in chunks of so many lanes.
+        `expanded`: scalars and arrays (by their source names) of which every iteration has its own copy; that
+        a copy is written before it is read is for the transform to see to.
+        """
+        free: Freedom = "all" if reorder_reductions else "exact"
+
+        def decide() -> Conflict | None:
+            nest = model(new, self._parameters, self._context)
+            return (
+                self._coverage(nest)
+                or self._sequential(nest, free, expanded)
+                or next(
+                    (
+                        found
+                        for loop in _concurrent(self._dataflow, nest, parallel, vector or {}, free)
+                        if (found := loop.conflict(expanded)) is not None
+                    ),
+                    None,
+                )
+            )
+
+        return self._answer(decide)
+
+    def carried(self, loop: str) -> Conflict | None:
+        """What keeps the iterations of a source loop (by its counter) from running in any order, at once.
+
+        Steps of reductions do not; scalars and arrays declared inside are private to an iteration.
+        """
+        return self._answer(
+            lambda: Concurrent(self._dataflow, self.model, loop, None, "all").conflict()
+        )
+
+    def edges(self) -> list[Edge]:
+        """The direct dependences between statements: each read or write upon the last access before it.
+
+        Raises `Unsupported`.
+        """
+        self._context.reset_operations()
+        found: dict[Edge, None] = {}
+        try:
+            for name in self._dataflow.accesses:
+                for (first, second), relation in last_before(self._dataflow, name).items():
+                    edge = _edge(first, second, relation)
+                    if edge is not None:
+                        found[edge] = None
+        except isl.Error as error:
+            raise Unsupported("the dependences are too complex to list", self.kernel.loc) from error
+        return list(found)
+
+    # -------------------------------------------------------------------------------------------- checks
+
+    def _answer(self, decide: Callable[[], Conflict | None]) -> Conflict | None:
+        self._context.reset_operations()
+        try:
+            return decide()
+        except Unsupported as error:
+            return unsupported(error.reason, _location(error))
+        except isl.Error as error:
+            if "maximal number of operations" not in str(error):
+                raise
+            return unsupported("the dependences are too complex to decide", self.kernel.loc)
+
+    def _coverage(self, nest: Model) -> Conflict | None:
+        """Every instance of the source runs in the new nest, once, and no other does."""
+        known = {item.statement: item for item in self.model.occurrences}
+        for number in nest.statements() - known.keys():
+            node = nest.of(number)[0].node
+            return unsupported("this statement is not one of the source's", node.loc)
+        names = self._dataflow.accesses.keys() & nest.temporaries
+        if names:
+            return unsupported(f"'{min(names)}' is assigned by a statement that is not the source's", self.kernel.loc)
+        for number, item in known.items():
+            copies = nest.of(number)
+            every = self.model.schedule(number).domain()
+            if not copies:
+                if every.is_empty():
+                    continue
+                return uncovered(item, every, "would not run")
+            if any(len(copy.guards) != len(item.guards) for copy in copies):
+                return unsupported("the conditions around this statement changed", item.node.loc)
+            runs = nest.schedule(number)
+            missing = every.subtract(runs.domain())
+            if not missing.is_empty():
+                return uncovered(item, missing, "would not run")
+            extra = runs.domain().subtract(every)
+            if not extra.is_empty():
+                return uncovered(item, extra, "does not run in the source, and would")
+            if not runs.is_single_valued():
+                return uncovered(item, _repeated(runs), "would run more than once")
+        return None
+
+    def _sequential(self, nest: Model, free: Freedom, expanded: Collection[str]) -> Conflict | None:
+        comparison = Comparison(self._dataflow, nest, free)
+        for name in self._dataflow.accesses:
+            found = comparison.conflict(name, name in expanded)
+            if found is not None:
+                return found
+        return None
+
+
+def _concurrent(
+    source: Dataflow, nest: Model, parallel: Collection[str], vector: Mapping[str, int], free: Freedom
+) -> Iterator[Concurrent]:
+    for loop in parallel:
+        yield Concurrent(source, nest, loop, None, "none")
+    for loop, width in vector.items():
+        yield Concurrent(source, nest, loop, width, free)
+
+
+def _repeated(runs: isl.Map) -> isl.Set:
+    """Instances with more than one time."""
+    times = runs.reverse().apply_range(runs)  # time -> time of one instance
+    apart = times.subtract(isl.Map.identity(times.get_space()))
+    return runs.intersect_range(apart.domain()).domain()
+
+
+def _edge(first: Access, second: Access, relation: isl.Map) -> Edge | None:
+    a, b = first.occurrence, second.occurrence
+    if a is None or b is None:
+        return None
+    shared = _shared_loops(a, b)
+    distance: list[int | str] = []
+    for place in range(shared):
+        steps = relation.project_out(isl.dim_type.in_, place + 1, relation.dim(isl.dim_type.in_) - place - 1)
+        steps = steps.project_out(isl.dim_type.out, place + 1, steps.dim(isl.dim_type.out) - place - 1)
+        steps = steps.project_out(isl.dim_type.in_, 0, place).project_out(isl.dim_type.out, 0, place)
+        steps = steps.reset_tuple_id(isl.dim_type.in_).reset_tuple_id(isl.dim_type.out)
+        fixed = steps.deltas().plain_get_val_if_fixed(isl.dim_type.set, 0)
+        distance.append("*" if fixed.is_nan() else fixed.to_python())
+    reduction = first.update is not None and second.update is not None and commute(first, second)
+    return Edge(a.statement, b.statement, first.name, kind_of(first, second), tuple(distance), reduction)
+
+
+def _shared_loops(a: Occurrence, b: Occurrence) -> int:
+    count = 0
+    for one, other in zip(a.loops, b.loops, strict=False):
+        if one.counter != other.counter:
+            break
+        count += 1
+    return count
+
+
+def _location(error: Unsupported) -> Location | None:
+    return error.place if isinstance(error.place, Location) else None
