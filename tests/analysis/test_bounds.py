@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import random
-from collections.abc import Mapping
 
 import pytest
 
 from pyschedule.analysis.bounds import CHECK, PLAIN, SHIFT, WRAP, Bounds, analyse
-from pyschedule.analysis.sites import accesses
 from pyschedule.ir.build import FALSE
 from pyschedule.ir.nodes import (
     Alloc,
     Array,
-    Assign,
     BoolOp,
     Break,
     Cast,
     Dim,
-    Expr,
-    For,
-    If,
     Kernel,
     Load,
     Return,
     Select,
-    Stmt,
-    Store,
     Var,
     While,
 )
 from pyschedule.ir.printer import format_expr
 from pyschedule.ir.types import INT32, INT64, Scalar
-from pyschedule.ir.visitors import map_children
 from tests.analysis.evaluate import evaluate
 from tests.analysis.helpers import (
     array,
@@ -47,14 +36,13 @@ from tests.analysis.helpers import (
     load,
     local,
     loop,
-    low,
     minus,
-    op,
     plus,
     store,
     times,
     when,
 )
+from tests.analysis.watched import PARAMS, Watched, random_body
 
 X, Y = array("x"), array("y")
 NX, NY = Dim("x", 0), Dim("y", 0)
@@ -202,6 +190,15 @@ def test_what_comes_after_a_return_refuses_nothing() -> None:
     assert [one.array for one in bounds.preconditions] == ["y"] and decided(bounds) == [PLAIN, CHECK]
 
 
+def test_a_while_loop_is_known_by_its_test() -> None:
+    advance = assign("p", plus("p", 1), INT64)
+    inside = While(cmp("<", "p", NX), (store("x", ["p"], ONE), advance))
+    assert decided(analyse(kernel([X], assign("p", ix(0), INT64), inside))) == [CHECK]
+    both = BoolOp("and", cmp(">=", "p", 0), cmp("<", "p", NX))
+    inside = While(both, (store("x", ["p"], ONE), advance, store("x", ["p"], ONE)))
+    assert decided(analyse(kernel([X], assign("p", ix(0), INT64), inside))) == [PLAIN, CHECK]
+
+
 def test_short_circuits_guard() -> None:
     safe = BoolOp("and", cmp("<", "i", NX), cmp(">", load("x", "i"), f32(0.0), Scalar("float32")))
     nest = loop("i", 0, NY, when(safe, store("y", ["i"], ONE)))
@@ -254,160 +251,16 @@ def test_the_extent_of_an_output_is_that_of_its_shape() -> None:
     assert bounds.preconditions == () and set(decided(bounds)) == {PLAIN}
 
 
-# -------------------------------------------------------------------------------------- kernels at random
-
-
-class _LeaveError(Exception):
-    """The loop, or the kernel, was left."""
-
-
-class _Watched:
-    """Runs a kernel over arrays of small integers and notes every index with its decision."""
-
-    def __init__(self, body: tuple[Stmt, ...], bounds: Bounds, values: Mapping[str, int], seed: int) -> None:
-        self.values = dict(values)
-        self.rng = random.Random(seed)
-        self.data: dict[tuple[str, int], int] = {}
-        self.decisions = {id(access): one for access, one in zip(accesses(body), bounds.decisions, strict=True)}
-        # Decisions of the accesses outside their arrays, and of those on the wrong side of zero.
-        self.outside: set[str] = set()
-        self.misread: set[str] = set()
-        self.steps = 0
-
-    def run(self, body: tuple[Stmt, ...]) -> None:
-        for stmt in body:
-            self.step(stmt)
-
-    def step(self, stmt: Stmt) -> None:
-        if isinstance(stmt, For):
-            counts = range(self.value(stmt.start), self.value(stmt.stop), self.value(stmt.step))
-            with contextlib.suppress(StopIteration):
-                for count in counts:
-                    self.values[stmt.var] = count
-                    self.run(stmt.body)
-        elif isinstance(stmt, If):
-            self.run(stmt.body if self.value(stmt.test) else stmt.orelse)
-        elif isinstance(stmt, While):
-            while self.value(stmt.test) and self.steps < 50:
-                self.steps += 1
-                self.run(stmt.body)
-        elif isinstance(stmt, Assign):
-            self.values[stmt.target] = self.value(stmt.value)
-        elif isinstance(stmt, Store):
-            value = self.value(stmt.value)
-            self.data[stmt.array, self.watched(stmt)] = value
-        elif isinstance(stmt, Break):
-            raise StopIteration
-        elif isinstance(stmt, Return):
-            raise _LeaveError
-
-    def watched(self, access: Load | Store) -> int:
-        (index,) = access.indices
-        (decision,) = self.decisions[id(access)]
-        extent = self.values[f"{access.array}.shape[0]"]
-        at = self.value(index)
-        if not -extent <= at < extent:
-            self.outside.add(decision)
-        elif (decision == PLAIN and at < 0) or (decision == SHIFT and at >= 0):
-            self.misread.add(decision)
-        return at % extent if extent else at
-
-    def value(self, expr: Expr) -> int:
-        if isinstance(expr, Load):
-            where = expr.array, self.watched(expr)
-            return self.data.setdefault(where, self.rng.randint(-1, 4))
-        if isinstance(expr, BoolOp):
-            left = self.value(expr.left)
-            return left if bool(left) == (expr.op == "or") else self.value(expr.right)
-        if isinstance(expr, Select):
-            return self.value(expr.then if self.value(expr.test) else expr.orelse)
-        parts = {f"#{n}": self.value(part) for n, part in enumerate(_parts(expr))}
-        return int(evaluate(_with_parts(expr, parts), {**self.values, **parts}))
-
-
-def _parts(expr: Expr) -> list[Expr]:
-    names = ("left", "right", "operand")
-    found = [getattr(expr, name) for name in names if hasattr(expr, name)]
-    return found + list(getattr(expr, "args", ()))
-
-
-def _with_parts(expr: Expr, parts: Mapping[str, int]) -> Expr:
-    names = iter(parts)
-    changed: Expr = map_children(expr, lambda _: Var(next(names)))
-    return changed
-
-
-class _Maker:
-    """Random kernels over integer arrays `x`, `y` and an argument `n`."""
-
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.names = itertools.count()
-
-    def index(self, scope: list[str], depth: int = 1) -> Expr:
-        pick = self.rng.random()
-        if depth == 0 or pick < 0.3:
-            return ix(self.rng.choice(scope)) if scope and self.rng.random() < 0.75 else self.leaf()
-        inner = self.index(scope, depth - 1)
-        if pick < 0.6:
-            return plus(inner, self.rng.randint(-2, 2))
-        if pick < 0.68:
-            return op(self.rng.choice(["//", "%"]), inner, self.rng.choice([2, 3]))
-        if pick < 0.76:
-            return low(inner, minus(NX, 1))
-        if pick < 0.84:
-            return minus(self.leaf(), inner)
-        if pick < 0.9:
-            return Select(self.test(scope), inner, self.index(scope, 0), INT64)
-        if pick < 0.95:
-            return plus(inner, self.index(scope, 0))
-        return load(self.rng.choice("xy"), self.index(scope, 0), dtype=INT64)
-
-    def leaf(self) -> Expr:
-        return self.rng.choice([NX, NY, ix("n"), ix(self.rng.randint(-2, 4)), ix("s")])
-
-    def test(self, scope: list[str]) -> Expr:
-        pick = self.rng.random()
-        if pick < 0.2:
-            word = self.rng.choice(["and", "or"])
-            return BoolOp(word, self.test(scope), self.test(scope))
-        symbol = self.rng.choice(["<", "<=", ">", ">=", "==", "!="])
-        return cmp(symbol, self.index(scope), self.leaf())
-
-    def body(self, scope: list[str], depth: int, inside: bool = False) -> tuple[Stmt, ...]:
-        return tuple(self.statement(scope, depth, inside) for _ in range(self.rng.randint(1, 2)))
-
-    def statement(self, scope: list[str], depth: int, inside: bool) -> Stmt:
-        pick = self.rng.random()
-        if depth and pick < 0.5:
-            name = f"i{next(self.names)}"
-            step = self.rng.choice([1, 1, 1, 2, -1, -2])
-            ends = self.index(scope, 1), self.index(scope, 1)
-            return loop(name, *ends, *self.body([*scope, name], depth - 1, True), step=step)
-        if depth and pick < 0.65:
-            orelse = self.body(scope, depth - 1, inside) if self.rng.random() < 0.3 else ()
-            return when(self.test(scope), *self.body(scope, depth - 1, inside), orelse=orelse)
-        if pick < 0.7:
-            leave: Stmt = Break() if inside and self.rng.random() < 0.7 else Return(())
-            return when(self.test(scope), leave)
-        if pick < 0.8:
-            return Assign("s", self.index(scope), INT64)
-        value = load("x", self.index(scope, 2), dtype=INT64) if self.rng.random() < 0.5 else ix(1)
-        return store(self.rng.choice("xy"), [self.index(scope, 2)], value)
-
-
 @pytest.mark.parametrize("seed", range(250))
 def test_the_analysis_says_what_happens(seed: int) -> None:
-    integers: list[Array | Var] = [array("x", dtype=INT64), array("y", dtype=INT64), N]
-    maker = _Maker(seed)
-    body = (Assign("s", ix(maker.rng.randint(0, 2)), INT64), *maker.body([], 3))
-    bounds = analyse(kernel(integers, *body))
+    body = random_body(seed)
+    bounds = analyse(kernel(PARAMS, *body))
     for x, y, n in itertools.product((0, 1, 3, 4), (0, 2, 5), (-1, 0, 3)):
         values = {"x.shape[0]": x, "y.shape[0]": y, "n": n}
         accepted = all(evaluate(one.test, values) for one in bounds.preconditions)
-        run = _Watched(body, bounds, values, seed)
-        with contextlib.suppress(_LeaveError):
-            run.run(body)
+        data = {"x": [seed % 3] * x, "y": [1, -1, 2, 0, 3][:y]}
+        run = Watched(body, bounds, values, data)
+        run.start(body)
         if accepted:
             assert run.outside <= {CHECK} and not run.misread, values
         else:  # an exact refusal: there is a mistake to refuse
