@@ -306,9 +306,13 @@ class Alloc(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class If(Stmt):
+    """`tail` marks a guard that tiling made: what it excludes are no iterations of the source, so that values
+    computed for them in registers may be anything, while memory must not be touched."""
+
     test: Expr = field(metadata=CHILD)
     body: tuple[Stmt, ...] = field(metadata=BODY)
     orelse: tuple[Stmt, ...] = field(default=(), metadata=BODY)
+    tail: bool = False
     loc: Location | None = field(default=None, compare=False)
 
 
