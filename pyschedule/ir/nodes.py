@@ -312,8 +312,8 @@ class If(Stmt):
     test: Expr = field(metadata=CHILD)
     body: tuple[Stmt, ...] = field(metadata=BODY)
     orelse: tuple[Stmt, ...] = field(default=(), metadata=BODY)
-    tail: bool = False
     loc: Location | None = field(default=None, compare=False)
+    tail: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ def _(expr: Load) -> tuple[str, int]:
 
 @_text.register
 def _(expr: BinOp) -> tuple[str, int]:
-    own = _BINARY[expr.op]
+    own = _BINARY.get(expr.op, _COMPARE)  # an operator that is not there must print too: in its refusal
     if expr.op == "**":  # binds to the right, and less tightly than a sign on its right
         return f"{_at(expr.left, _ATOM)} ** {_at(expr.right, _SIGN)}", own
     return f"{_at(expr.left, own)} {expr.op} {_at(expr.right, own + 1)}", own
@@ -160,7 +160,7 @@ def _(expr: BoolOp) -> tuple[str, int]:
 
 @_text.register
 def _(expr: UnaryOp) -> tuple[str, int]:
-    sign, own = _UNARY[expr.op]
+    sign, own = _UNARY.get(expr.op, (expr.op, _SIGN))
     return sign + _at(expr.operand, own), own
 
 
@@ -193,7 +193,7 @@ def _(expr: Broadcast) -> tuple[str, int]:
 
 @_text.register
 def _(expr: Reduce) -> tuple[str, int]:
-    return _call(_REDUCTIONS[expr.op], expr.vector)
+    return _call(_REDUCTIONS.get(expr.op, expr.op), expr.vector)
 
 
 def _element(array: str, indices: tuple[Expr, ...], mask: Expr | None) -> str:
