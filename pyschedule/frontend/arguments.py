@@ -24,16 +24,15 @@ def bind(parsed: Parsed, signature: Signature, block: Block | None) -> tuple[Par
     if len(given) != len(parsed.params):
         names = ", ".join(parsed.params)
         raise TypeError(f"{parsed.name}() takes {len(parsed.params)} arguments ({names}), not {len(given)}")
-    shapes = block.input_shapes if block is not None else ()
+    shapes = dict(zip(parsed.arrays, block.input_shapes, strict=False)) if block is not None else {}
     params: list[Parameter] = []
-    for position, (name, spec) in enumerate(zip(parsed.params, given, strict=True)):
+    for name, spec in zip(parsed.params, given, strict=True):
         if isinstance(spec, ScalarSpec):
-            if name in parsed.arrays or position < len(shapes):
+            if name in parsed.arrays:
                 raise TypeError(f"argument '{name}' of {parsed.name}() must be an array, not a number")
             params.append(Var(name, spec.type.strong(), parsed.loc))
         else:
-            fixed = shapes[position] if position < len(shapes) else None
-            params.append(_array(parsed, name, spec, fixed))
+            params.append(_array(parsed, name, spec, shapes.get(name)))
     return tuple(params)
 
 

@@ -53,12 +53,11 @@ def without_continue(body: Body, fresh: Fresh) -> Body:
     def loop(stmt: Stmt) -> Stmt | None:
         if isinstance(stmt, (Loop, Repeat)) and _skips(stmt.body):
             nested = _nest(stmt.body)
-            if nested is None:
-                flag = fresh("_skip")
-                nested = (SetName(flag, Number(False, None, stmt.loc), stmt.loc), *_guard(stmt.body, flag)[0])
-            else:
-                nested = nested[0]
-            return replace(stmt, body=nested)
+            if nested is not None:
+                return replace(stmt, body=nested[0])
+            flag = fresh("_skip")
+            unset = SetName(flag, Number(False, None, stmt.loc), stmt.loc)
+            return replace(stmt, body=(unset, *_guard(stmt.body, flag)[0]))
         return None
 
     return rewrite(body, statement=loop)
@@ -175,7 +174,12 @@ def _increment(stmt: SetName, name: str) -> int | None:
     value = stmt.value
     if isinstance(value, Binary) and value.op in "+-":
         for left, right in ((value.left, value.right), (value.right, value.left)):
-            if isinstance(left, Name) and left.name == name and isinstance(right, Number) and type(right.value) is int:
+            if (
+                isinstance(left, Name)
+                and left.name == name
+                and isinstance(right, Number)
+                and type(right.value) is int
+            ):
                 if value.op == "-" and left is not value.left:
                     return None
                 return right.value if value.op == "+" else -right.value

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pyschedule.frontend.statements import StatementReader
 from pyschedule.frontend.surface import (
+    DEFAULT,
     JOINED,
     OF_ARRAY,
     OF_FILL,
@@ -53,7 +54,9 @@ class DisplayReader(StatementReader):
     def _new_array(self, name: str, value: ast.expr, node: ast.stmt) -> list[Stmt]:
         if not self.makes_array(value):
             raise self.refusal(
-                node, f"the array '{name}' cannot be bound to something else", "another name for the other value"
+                node,
+                f"the array '{name}' cannot be bound to something else",
+                "another name for the other value",
             )
         if isinstance(value, ast.Call):
             return self._numpy_array(name, value, node)
@@ -69,8 +72,10 @@ class DisplayReader(StatementReader):
         )
         given = dict(zip(known, node.args, strict=False))
         for keyword in node.keywords:
-            if keyword.arg not in known or keyword.arg in given:
-                raise self.refusal(node, f"'np.{form}' takes {', '.join(known)} in a kernel", "only these arguments")
+            if keyword.arg is None or keyword.arg not in known or keyword.arg in given:
+                raise self.refusal(
+                    node, f"'np.{form}' takes {', '.join(known)} in a kernel", "only these arguments"
+                )
             given[keyword.arg] = keyword.value
         if len(node.args) > len(known) or any(key not in given for key in known if key != "dtype"):
             raise self.refusal(node, f"'np.{form}' takes {', '.join(known)} in a kernel", "these arguments")
@@ -92,14 +97,16 @@ class DisplayReader(StatementReader):
         elif form.endswith("_like"):
             dtype = f"{OF_ARRAY}{like}"
         else:
-            dtype = OF_FILL if form == "full" else "float64"
+            dtype = OF_FILL if form == "full" else DEFAULT
         shape = () if like is not None else self._shape(given["shape"])
         return [NewArray(name, shape, fill, like, dtype, self.place(stmt))]
 
     def _like(self, node: ast.expr) -> str:
         array = self.array_named(node)
         if array is None:
-            raise self.refusal(node, f"'{ast.unparse(node)}' is not an array of this kernel", "an array parameter or local")
+            raise self.refusal(
+                node, f"'{ast.unparse(node)}' is not an array of this kernel", "an array parameter or local"
+            )
         return array
 
     def _shape(self, node: ast.expr) -> tuple[Expr, ...]:
@@ -123,7 +130,9 @@ class DisplayReader(StatementReader):
             return f"{OF_ARRAY}{self.array_named(node.value)}"
         function = self.callee(node)
         if function is None or function.kind not in ("dtype", "python_type"):
-            raise self.refusal(node, f"'{ast.unparse(node)}' is no dtype that a kernel has", f"one of {', '.join(DTYPES)}")
+            raise self.refusal(
+                node, f"'{ast.unparse(node)}' is no dtype that a kernel has", f"one of {', '.join(DTYPES)}"
+            )
         return function.name
 
     # ----------------------------------------------------------------------------------- list displays
@@ -149,11 +158,14 @@ class DisplayReader(StatementReader):
         extent = self.read(count)
         self._check_extent(extent, node)
         if len(listed.elts) != 1:
-            raise self.refusal(node, "only a list of one number can be repeated", "'[0.0] * n', or the numbers in full")
+            raise self.refusal(
+                node, "only a list of one number can be repeated", "'[0.0] * n', or the numbers in full"
+            )
         item = self._display(listed.elts[0])
         if isinstance(item, _Part):
             raise self.refusal(
-                node, "'[[...]] * n' repeats one and the same row",
+                node,
+                "'[[...]] * n' repeats one and the same row",
                 "'[[0.0] * n for _ in range(m)]', which makes m rows",
             )
         return _Part(self.fresh("_fill"), extent, (item,))
@@ -164,11 +176,17 @@ class DisplayReader(StatementReader):
         known = self.callee(call.func) if isinstance(call, ast.Call) else None
         simple = len(node.generators) == 1 and not generator.ifs and isinstance(generator.target, ast.Name)
         if (
-            not simple or not isinstance(call, ast.Call) or known is None or known.kind != "range"
-            or len(call.args) != 1 or call.keywords
+            not simple
+            or not isinstance(call, ast.Call)
+            or known is None
+            or known.kind != "range"
+            or len(call.args) != 1
+            or call.keywords
         ):
             raise self.refusal(
-                node, "a comprehension here counts with one 'range(n)'", "'[0.0 for _ in range(n)]', or a loop that stores"
+                node,
+                "a comprehension here counts with one 'range(n)'",
+                "'[0.0 for _ in range(n)]', or a loop that stores",
             )
         extent = self.read(call.args[0])
         self._check_extent(extent, node)

@@ -31,7 +31,7 @@ from pyschedule.ir.nodes import (
     While,
 )
 from pyschedule.ir.signature import ScalarSpec, Signature
-from pyschedule.ir.types import FLOAT64, INT64, WEAK_INT, Scalar
+from pyschedule.ir.types import FLOAT64, INT64, WEAK_FLOAT, WEAK_INT, Scalar
 from pyschedule.ir.visitors import Body, variables, walk, walk_expr
 
 _ROUNDS = 20  # types only grow, and their lattice is low: far more than any program needs
@@ -80,7 +80,9 @@ class Emitter(ValueReader):
     def _name_locals(self) -> None:
         """Locals keep their names, except where a parameter or a loop has a better claim to it."""
         names = {stmt.name for stmt in walk(self._body) if isinstance(stmt, surface.SetName)}
-        names |= {stmt.name for stmt in walk(self._body) if id(stmt) in self._escaping and isinstance(stmt, surface.Loop)}
+        names |= {
+            stmt.name for stmt in walk(self._body) if id(stmt) in self._escaping and isinstance(stmt, surface.Loop)
+        }
         counting = {stmt.name for stmt in walk(self._body) if isinstance(stmt, surface.Loop)}
         counting |= {stmt.source for stmt in walk(self._body) if isinstance(stmt, surface.Repeat)}
         self._used = {param.name for param in self._params} | self._local_arrays
@@ -117,7 +119,7 @@ class Emitter(ValueReader):
             prelude: list[Stmt] = []
             for name in assigned_params:
                 value = coerce(Var(name, self.params[name].strong()), self.types[name])
-                prelude.append(Assign(self.locals[name], value, self.types[name].strong(), None, self._parsed.loc))
+                prelude.append(Assign(self.locals[name], value, self.types[name].strong(), loc=self._parsed.loc))
                 self._known[name] = Var(name, self.params[name].strong())
             body = (*prelude, *self._emit(self._body))
             if before == (self.types, self._stored, self._results):
@@ -167,7 +169,7 @@ class Emitter(ValueReader):
         self._known.pop(stmt.name, None)
         if value.type == INT64 and self._is_settled(value):
             self._known[stmt.name] = value
-        return [Assign(self.locals[stmt.name], coerce(value, vtype), vtype, None, stmt.loc)]
+        return [Assign(self.locals[stmt.name], coerce(value, vtype), vtype, loc=stmt.loc)]
 
     def _is_settled(self, value: Expr) -> bool:
         """Whether an expression has this value for as long as the counters in it are in scope."""
@@ -182,7 +184,7 @@ class Emitter(ValueReader):
         self._observe_store(stmt.array, type_)
         if isinstance(value, Const):
             value = coerce(value, info.element)
-        return [Store(info.name, self.indices(stmt.indices), value, None, None, stmt.loc)]
+        return [Store(info.name, self.indices(stmt.indices), value, loc=stmt.loc)]
 
     def _observe_store(self, array: str, type_: Scalar) -> None:
         if array in self._stored:
@@ -215,6 +217,8 @@ class Emitter(ValueReader):
         if stmt.dtype.startswith(surface.OF_ARRAY):
             dtype = self.arrays[stmt.dtype[1:]].dtype
             return dtype, held(dtype.name)
+        if stmt.dtype == surface.DEFAULT:
+            return FLOAT64, FLOAT64
         if stmt.dtype not in (surface.JOINED, surface.OF_FILL):
             return Scalar(stmt.dtype), held(stmt.dtype)
         if stmt.dtype == surface.OF_FILL and fill is not None:
@@ -235,16 +239,15 @@ class Emitter(ValueReader):
                     f"the extents of the result '{array.name}' change while the kernel runs",
                     "extents from shapes, integer arguments and constants, and the array made outside of loops",
                 )
-        inner = [part.value if isinstance(part, Const) else None for part in array.shape[1:]]
         divisor = max(1, 64 // _scalar(array).bytes)
-        for extent in inner:
-            while divisor > 1 and (extent is None or int(extent) % divisor):
+        for width in (build.constant(extent) for extent in array.shape[1:]):
+            while divisor > 1 and (width is None or width % divisor):
                 divisor //= 2
         return Array(array.name, array.dtype, array.shape, "global", array.unit_axis, divisor, stmt.loc)
 
     def _filled(self, info: ArrayInfo, value: Expr, stmt: surface.NewArray) -> Stmt:
         counters = [self._fresh("_fill") for _ in info.shape]
-        result: Stmt = Store(info.name, tuple(Var(name) for name in counters), value, None, None, stmt.loc)
+        result: Stmt = Store(info.name, tuple(Var(name) for name in counters), value, loc=stmt.loc)
         for name, extent in reversed(list(zip(counters, info.shape, strict=True))):
             trip = int(extent.value) if isinstance(extent, Const) else None
             result = For(name, ZERO, extent, ONE, (result,), max_trip=trip, loc=stmt.loc)
@@ -264,7 +267,7 @@ class Emitter(ValueReader):
         self._known = dict(known)
         orelse = self._emit(stmt.orelse)
         self._known = known
-        return [If(test, body, orelse, stmt.loc)]
+        return [If(test, body, orelse, loc=stmt.loc)]
 
     def _extreme_update(self, stmt: surface.Branch) -> Stmt | None:
         """`if x > m: m = x` as `m = max(m, x)`."""
@@ -300,7 +303,10 @@ class Emitter(ValueReader):
     # ----------------------------------------------------------------------------------------- loops
 
     def _loop(self, stmt: surface.Loop) -> list[Stmt]:
-        start, stop = self.integer(stmt.start, "the start of 'range'"), self.integer(stmt.stop, "the stop of 'range'")
+        start, stop = (
+            self.integer(stmt.start, "the start of 'range'"),
+            self.integer(stmt.stop, "the stop of 'range'"),
+        )
         step = self.integer(stmt.step, "the step of 'range'")
         self._check_step(step, stmt)
         escapes = id(stmt) in self._escaping
@@ -310,7 +316,7 @@ class Emitter(ValueReader):
             known = self.types.get(stmt.name)
             self.types[stmt.name] = WEAK_INT if known is None else promote(known, WEAK_INT)
             type_ = self.types[stmt.name].strong()
-            first = Assign(self.locals[stmt.name], coerce(Var(var), type_), type_, None, stmt.loc)
+            first = Assign(self.locals[stmt.name], coerce(Var(var), type_), type_, loc=stmt.loc)
             body = (first, *self._inside(stmt.body, {stmt.name: None}))
         else:
             body = self._inside(stmt.body, {stmt.name: Var(var)})
@@ -378,11 +384,11 @@ class Emitter(ValueReader):
         var = self._fresh(stmt.source or name)
         if lives and has_break(form.body):
             # What the counter holds after `break` is the user's own business: it stays a local.
-            first_of = Assign(local.name, Var(var), INT64, None, stmt.loc)
+            first_of = Assign(local.name, Var(var), INT64, loc=stmt.loc)
             return [self._for(var, start, stop, step, (first_of, *self._inside(stmt.body, {})), stmt)]
         done: list[Stmt] = [self._for(var, start, stop, step, self._inside(form.body, {name: Var(var)}), stmt)]
         if lives:
-            done.append(Assign(local.name, _final(start, stop, form.step), INT64, None, stmt.loc))
+            done.append(Assign(local.name, _final(start, stop, form.step), INT64, loc=stmt.loc))
         return done
 
 
@@ -410,7 +416,7 @@ def _first_store(body: Body, name: str) -> Scalar:
         for stmt in walk(body)
         if isinstance(stmt, surface.SetElement) and stmt.array == name and isinstance(stmt.value, surface.Number)
     ]
-    return WEAK_INT if weak_kinds and all(type(value) is int for value in weak_kinds) else Scalar(FLOAT64.name, True)
+    return WEAK_INT if weak_kinds and all(type(value) is int for value in weak_kinds) else WEAK_FLOAT
 
 
 def _escaping_loops(body: Body, live: Liveness) -> set[int]:
@@ -445,16 +451,17 @@ def _results_of(parsed: Parsed, gives: list[surface.Give], arrays: set[str]) -> 
 
     def kinds(give: surface.Give) -> tuple[str | None, ...]:
         return tuple(
-            value.name if isinstance(value, surface.Name) and value.name in arrays else None for value in give.values
+            value.name if isinstance(value, surface.Name) and value.name in arrays else None
+            for value in give.values
         )
 
     first = kinds(gives[0])
     for give in gives[1:]:
         if kinds(give) != first:
             raise parsed.text.refusal(
-                give.loc, "the results differ from those of an earlier 'return'", "the same arrays in the same places"
+                give.loc,
+                "the results differ from those of an earlier 'return'",
+                "the same arrays in the same places",
             )
     numbers = iter(range(len(first)))
     return tuple(next(numbers) if name is None else name for name in first)
-
-

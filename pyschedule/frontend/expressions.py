@@ -46,7 +46,10 @@ _COMPARE: Final = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.E
 #: What a kernel cannot say, and what to write instead.
 REFUSED: Final[dict[type[ast.AST], tuple[str, str]]] = {
     ast.Lambda: ("a lambda", "the expression itself, where it is used"),
-    ast.ListComp: ("a list comprehension here", "bind it to a name first, as in 'row = [0.0 for _ in range(64)]'"),
+    ast.ListComp: (
+        "a list comprehension here",
+        "bind it to a name first, as in 'row = [0.0 for _ in range(64)]'",
+    ),
     ast.List: ("a list here", "bind it to a name first, as in 'row = [0.0] * 64'"),
     ast.SetComp: ("a set", "a loop over 'range' and a small local array"),
     ast.Set: ("a set", "a small local array"),
@@ -94,7 +97,8 @@ class ExpressionReader:
 
     def cannot(self, node: ast.AST) -> FrontendError:
         what, instead = REFUSED.get(
-            type(node), (f"'{type(node).__name__}'", "loops, conditions and scalar arithmetic on array elements")
+            type(node),
+            (f"'{type(node).__name__}'", "loops, conditions and scalar arithmetic on array elements"),
         )
         return self.refusal(node, f"a kernel cannot use {what}", instead)
 
@@ -156,7 +160,9 @@ class ExpressionReader:
         name = self.renamed.get(node.id, node.id)
         if name in self.arrays:
             raise self.refusal(
-                node, f"the whole array '{name}' is used as a value", f"its elements one by one, as in '{name}[i]'"
+                node,
+                f"the whole array '{name}' is used as a value",
+                f"its elements one by one, as in '{name}[i]'",
             )
         if name in self.shapes:
             raise self.refusal(node, f"the whole shape '{name}' is used as a value", f"one extent, '{name}[0]'")
@@ -172,8 +178,10 @@ class ExpressionReader:
             raise self.refusal(node, f"the function '{name}' is used as a value", "a call of it")
         if self.namespace.is_module(value):
             raise self.refusal(node, f"the module '{name}' is used as a value", "one of its constants or functions")
-        what = "the array" if hasattr(value, "__array_interface__") or hasattr(value, "__cuda_array_interface__") else (
-            f"the {type(value).__name__}"
+        what = (
+            "the array"
+            if hasattr(value, "__array_interface__") or hasattr(value, "__cuda_array_interface__")
+            else (f"the {type(value).__name__}")
         )
         raise self.refusal(
             node,
@@ -187,7 +195,9 @@ class ExpressionReader:
             return self._python_constant(node, value, ast.unparse(node))
         if node.attr == "shape":
             raise self.refusal(
-                node, "a whole shape is used as a value", "one extent, 'A.shape[0]', or 'M, N = A.shape' first"
+                node,
+                "a whole shape is used as a value",
+                "one extent, 'A.shape[0]', or 'M, N = A.shape' first",
             )
         if isinstance(node.value, ast.Name) and node.value.id in self.locals:
             remedy = "'.shape' and elements are what a kernel can ask of an array"
@@ -199,7 +209,9 @@ class ExpressionReader:
                 }[node.attr]
             raise self.refusal(node, f"a kernel cannot use the attribute '.{node.attr}'", remedy)
         raise self.refusal(
-            node, f"a kernel cannot use the attribute '.{node.attr}'", "a constant bound to a plain name before it"
+            node,
+            f"a kernel cannot use the attribute '.{node.attr}'",
+            "a constant bound to a plain name before it",
         )
 
     def _binop(self, node: ast.BinOp) -> Expr:
@@ -276,7 +288,9 @@ class ExpressionReader:
         if array is None:
             if isinstance(base, ast.Name) and base.id not in self.locals:
                 self._python_constant(base, self.free(base), base.id)
-            raise self.refusal(node, f"'{ast.unparse(base)}' is not an array of this kernel", "an array parameter or local")
+            raise self.refusal(
+                node, f"'{ast.unparse(base)}' is not an array of this kernel", "an array parameter or local"
+            )
         return array, tuple(self._index(item, node) for group in reversed(groups) for item in group)
 
     def _index(self, node: ast.expr, whole: ast.Subscript) -> Expr:
@@ -285,7 +299,9 @@ class ExpressionReader:
                 whole, "a kernel cannot use slices", "a 'for' loop over the elements, as in 'C[i, j] = 0.0'"
             )
         if isinstance(node, ast.Constant) and (node.value is None or node.value is ...):
-            raise self.refusal(whole, "a kernel cannot use 'None' or '...' as an index", "one integer index an axis")
+            raise self.refusal(
+                whole, "a kernel cannot use 'None' or '...' as an index", "one integer index an axis"
+            )
         index = self.read(node)
         if isinstance(index, Number) and (type(index.value) is not int):
             raise self.refusal(whole, f"the index {index.value!r} is not an integer", "an integer index")
@@ -309,7 +325,9 @@ class ExpressionReader:
                 "their NumPy twins, np.maximum, np.minimum, np.where, dtypes such as np.float32",
             )
         if node.keywords:
-            raise self.refusal(node, f"'{ast.unparse(node.func)}' takes no keywords in a kernel", "positional arguments")
+            raise self.refusal(
+                node, f"'{ast.unparse(node.func)}' takes no keywords in a kernel", "positional arguments"
+            )
         if any(isinstance(arg, ast.Starred) for arg in node.args):
             raise self.refusal(node, "a kernel cannot unpack arguments with '*'", "the arguments one by one")
         return self._known_call(node, function)
@@ -320,7 +338,9 @@ class ExpressionReader:
         if function.kind == "range":
             raise self.refusal(node, "'range' stands outside a 'for'", "'for i in range(n):'")
         if function.kind == "array":
-            raise self.refusal(node, "a new array is used as a value", f"bind it to a name first, 'x = {name}(...)'")
+            raise self.refusal(
+                node, "a new array is used as a value", f"bind it to a name first, 'x = {name}(...)'"
+            )
         if function.kind == "len":
             self._arity(node, 1)
             array = self.array_named(node.args[0]) or self.shape_of(node.args[0])

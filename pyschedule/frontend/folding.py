@@ -72,9 +72,8 @@ def _fold(expr: Expr) -> Expr:
         left, right = _literal(expr.left), _literal(expr.right)
         if left is None or right is None:
             return expr
-        if expr.op in ("**", "<<") and isinstance(left, int) and abs(left) > (expr.op == "**") and right > 64:
-            if isinstance(right, int):  # not worth the memory to find out
-                raise OverflowError("it does not fit 64 bits")
+        if _is_huge(expr.op, left, right):
+            raise OverflowError("it does not fit 64 bits")
         try:
             return _number(_BINARY[expr.op](left, right), expr)
         except (TypeError, ValueError):  # a float shifted, a negative shift: refused where it is typed
@@ -106,6 +105,13 @@ def _fold(expr: Expr) -> Expr:
     return expr
 
 
+def _is_huge(op: str, left: float, right: float) -> bool:
+    """Whether a power or shift of integers is out of range beyond doubt, and not worth the memory."""
+    if not isinstance(left, int) or not isinstance(right, int) or right <= 64:
+        return False
+    return (op == "**" and abs(left) > 1) or (op == "<<" and left != 0)
+
+
 def _fold_logic(expr: Logic) -> Expr:
     """Leading constants decide or fall away; those further on stay, since what precedes may decide."""
     parts = list(expr.parts)
@@ -132,9 +138,11 @@ def _fold_call(expr: Apply) -> Expr:
         return _number(abs(present[0]), expr)
     if expr.home == "math" and expr.function != "abs":
         try:
-            return _number(float(getattr(math, expr.function)(*present)), expr) if (
-                not expr.function.startswith("is")
-            ) else _number(getattr(math, expr.function)(*present), expr)
+            return (
+                _number(float(getattr(math, expr.function)(*present)), expr)
+                if (not expr.function.startswith("is"))
+                else _number(getattr(math, expr.function)(*present), expr)
+            )
         except (ValueError, OverflowError):  # Python raises when it runs; the kernel gives NaN or infinity
             return expr
     return expr

@@ -51,15 +51,40 @@ def _table() -> dict[int, tuple[Any, Function]]:
     # `fabs` gives a float, as functions of `math` do.
     known += [(fabs, Function("function", "abs", "math")) for fabs in (math.fabs, np.fabs)]
     known += [(getattr(np, name), Function(name, name, "numpy")) for name in ("square", "where")]
-    known += [(np.power, Function("operator", "**", "numpy")), (np.remainder, Function("operator", "%", "numpy"))]
+    known += [
+        (np.power, Function("operator", "**", "numpy")),
+        (np.remainder, Function("operator", "%", "numpy")),
+    ]
     known += [(getattr(builtins, name), Function(name, name, "python")) for name in ("min", "max", "range", "len")]
     known.append((abs, Function("function", "abs", "python")))
-    known += [(int, Function("python_type", "int64", "python")), (float, Function("python_type", "float64", "python"))]
-    known.append((bool, Function("python_type", "bool", "python")))
-    for name in ("int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64").split():
+    for kind, name in ((int, "int64"), (float, "float64"), (bool, "bool")):
+        known.append((kind, Function("python_type", name, "python")))
+    for name in [
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+    ]:
         known.append((getattr(np, name), Function("dtype", name, "numpy")))
     known.append((np.bool_, Function("dtype", "bool", "numpy")))
-    for name in ("zeros", "ones", "empty", "full", "array", "zeros_like", "ones_like", "empty_like", "full_like"):
+    for name in (
+        "zeros",
+        "ones",
+        "empty",
+        "full",
+        "array",
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "full_like",
+    ):
         known.append((getattr(np, name), Function("array", name, "numpy")))
     return {id(value): (value, function) for value, function in known}
 

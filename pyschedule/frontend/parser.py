@@ -61,7 +61,11 @@ def parse(function: Any) -> Parsed:
     if inspect.isgeneratorfunction(plain):
         raise _generator_refusal(source, definition)
     nodes = definition.body
-    if isinstance(nodes[0], ast.Expr) and isinstance(nodes[0].value, ast.Constant) and isinstance(nodes[0].value.value, str):
+    if (
+        isinstance(nodes[0], ast.Expr)
+        and isinstance(nodes[0].value, ast.Constant)
+        and isinstance(nodes[0].value.value, str)
+    ):
         nodes = nodes[1:]
     namespace = Namespace(plain)
     names = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)} | set(params)
@@ -97,15 +101,20 @@ def _parameters(source: Source, definition: ast.FunctionDef, function: FunctionT
     args = definition.args
     for extra, mark in ((args.vararg, "*"), (args.kwarg, "**")):
         if extra is not None:
-            raise source.refusal(source.place(extra), f"a kernel cannot take '{mark}{extra.arg}'", "a name for each argument")
+            raise source.refusal(
+                source.place(extra), f"a kernel cannot take '{mark}{extra.arg}'", "a name for each argument"
+            )
     for default in [*args.defaults, *(item for item in args.kw_defaults if item is not None)]:
         if isinstance(default, ast.Constant) and number_of(default.value) is None:
             raise source.refusal(source.place(default), "a default that is no number", "a number, or no default")
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     for value in defaults:
         if number_of(value) is None:
-            raise source.refusal(source.place(definition.args.defaults[0] if args.defaults else definition),
-                                 f"the default {value!r} is no number", "a number, or no default")
+            raise source.refusal(
+                source.place(definition.args.defaults[0] if args.defaults else definition),
+                f"the default {value!r} is no number",
+                "a number, or no default",
+            )
     return tuple(arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs))
 
 
@@ -177,11 +186,14 @@ def _check(source: Source, body: Body, reader: DisplayReader, params: tuple[str,
     for give in gives:
         if len(give.values) != len(gives[0].values):
             raise source.refusal(
-                give.loc, f"this returns {len(give.values)} values, line {gives[0].loc and gives[0].loc.line} "
-                f"{len(gives[0].values)}", "the same number of results everywhere",
+                give.loc,
+                f"this returns {len(give.values)} values, line {gives[0].loc and gives[0].loc.line} "
+                f"{len(gives[0].values)}",
+                "the same number of results everywhere",
             )
     if gives and gives[0].values and falls_through:
         raise source.refusal(
-            gives[0].loc, "this returns a value, but the end of the function is reached without one",
+            gives[0].loc,
+            "this returns a value, but the end of the function is reached without one",
             "a 'return' of a value at the end as well",
         )

@@ -126,5 +126,3 @@ def _replace(stmt: Stmt, changes: dict[str, Body]) -> Stmt:
     from dataclasses import replace
 
     return replace(stmt, **changes)
-
-

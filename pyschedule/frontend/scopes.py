@@ -33,19 +33,24 @@ def check_array_scopes(source: Source, body: Body, visible: Names = frozenset())
         for array, loc in arrays_in(stmt):
             if array in made and array not in visible:
                 raise source.refusal(
-                    loc, f"the array '{array}' is used outside of the block that makes it", "make it before that block"
+                    loc,
+                    f"the array '{array}' is used outside of the block that makes it",
+                    "make it before that block",
                 )
         if isinstance(stmt, NewArray):
             if stmt.name in visible:
                 raise source.refusal(
-                    stmt.loc, f"the array '{stmt.name}' is made a second time", "a loop that sets its elements"
+                    stmt.loc,
+                    f"the array '{stmt.name}' is made a second time",
+                    "a loop that sets its elements",
                 )
             visible |= {stmt.name}
         if isinstance(stmt, Give):
             for value in stmt.values:
                 if isinstance(value, Name) and value.name in made and value.name not in visible:
                     raise source.refusal(
-                        value.loc, f"the array '{value.name}' is returned outside of the block that makes it",
+                        value.loc,
+                        f"the array '{value.name}' is returned outside of the block that makes it",
                         "make it at the top of the function",
                     )
         for inner in bodies(stmt):
@@ -98,7 +103,9 @@ def _distinct(body: Body, fresh: Callable[[str], str], seen: set[str]) -> Body:
         if isinstance(stmt, NewArray):
             seen.add(stmt.name)
         changes = {
-            name: _distinct(value, fresh, seen) for name in ("body", "orelse") if (value := getattr(stmt, name, None))
+            name: _distinct(value, fresh, seen)
+            for name in ("body", "orelse")
+            if (value := getattr(stmt, name, None))
         }
         done.append(_replace(stmt, **changes) if changes else stmt)
     return tuple(done)

@@ -66,7 +66,8 @@ def read_source(function: Any) -> tuple[FunctionType, Source, ast.FunctionDef]:
         lines, first = inspect.getsourcelines(code)
     except (OSError, TypeError) as error:
         raise FrontendError(
-            f"the source of '{plain.__name__}' cannot be read; define the kernel in a file or a notebook cell", here
+            f"the source of '{plain.__name__}' cannot be read; define the kernel in a file or a notebook cell",
+            here,
         ) from error
     source = Source(code.co_filename, max(first, 1), tuple(lines))
     # A leading `if` takes the indentation of a nested definition, so that columns stay those of the file.

@@ -86,7 +86,9 @@ class StatementReader(ExpressionReader):
     def _statement(self, node: ast.stmt) -> list[Stmt]:
         method: Callable[[Any], list[Stmt]] | None = getattr(self, f"_on_{type(node).__name__.lower()}", None)
         if method is None:
-            what, instead = _REFUSED.get(type(node), (f"'{type(node).__name__}'", "loops, conditions and assignments"))
+            what, instead = _REFUSED.get(
+                type(node), (f"'{type(node).__name__}'", "loops, conditions and assignments")
+            )
             raise self.refusal(_head(node), f"a kernel cannot use {what}", instead)
         return method(node)
 
@@ -132,7 +134,9 @@ class StatementReader(ExpressionReader):
 
     def _on_for(self, node: ast.For) -> list[Stmt]:
         if node.orelse:
-            raise self.refusal(node.orelse[0], "a loop cannot have 'else'", "a flag that the loop sets before 'break'")
+            raise self.refusal(
+                node.orelse[0], "a loop cannot have 'else'", "a flag that the loop sets before 'break'"
+            )
         if not isinstance(node.target, ast.Name):
             raise self.refusal(node.target, "a loop counts with one name", "'for i in range(n):'")
         place = self.place(_head(node))
@@ -153,7 +157,9 @@ class StatementReader(ExpressionReader):
                 instead = "a negative step, 'for i in range(n - 1, -1, -1):'"
             raise self.refusal(call, "a loop runs over 'range' only", instead)
         if call.keywords or not 1 <= len(call.args) <= 3 or any(isinstance(arg, ast.Starred) for arg in call.args):
-            raise self.refusal(call, "'range' takes one to three positional arguments", "'range(start, stop, step)'")
+            raise self.refusal(
+                call, "'range' takes one to three positional arguments", "'range(start, stop, step)'"
+            )
         args = [self.read(arg) for arg in call.args]
         for arg, item in zip(args, call.args, strict=True):
             if isinstance(arg, Number) and isinstance(arg.value, float):
@@ -168,7 +174,9 @@ class StatementReader(ExpressionReader):
 
     def _on_while(self, node: ast.While) -> list[Stmt]:
         if node.orelse:
-            raise self.refusal(node.orelse[0], "a loop cannot have 'else'", "a flag that the loop sets before 'break'")
+            raise self.refusal(
+                node.orelse[0], "a loop cannot have 'else'", "a flag that the loop sets before 'break'"
+            )
         place = self.place(_head(node))
         test = self.read(node.test)
         name = _while_counter(node)
@@ -221,7 +229,8 @@ class StatementReader(ExpressionReader):
         if isinstance(target, ast.Name):
             if target.id in self.arrays:
                 raise self.refusal(
-                    target, f"the array '{target.id}' cannot be bound to something else",
+                    target,
+                    f"the array '{target.id}' cannot be bound to something else",
                     f"another name, or stores into its elements, '{target.id}[i] = ...'",
                 )
             return SetName(target.id, value, place)
@@ -237,7 +246,9 @@ class StatementReader(ExpressionReader):
         if isinstance(node.target, ast.Name):
             if node.target.id in self.arrays:
                 raise self.refusal(
-                    node, f"the whole array '{node.target.id}' is changed at once", "a 'for' loop over its elements"
+                    node,
+                    f"the whole array '{node.target.id}' is changed at once",
+                    "a 'for' loop over its elements",
                 )
             old = Name(node.target.id, place)
         elif isinstance(node.target, ast.Subscript) and self.shape_of(node.target.value) is None:
@@ -266,7 +277,9 @@ class StatementReader(ExpressionReader):
             constant = self.value_of(value)
             if not isinstance(constant, tuple):
                 raise self.refusal(
-                    node, "only a shape or as many values as names can be unpacked", "'M, N = A.shape' or 'a, b = b, a'"
+                    node,
+                    "only a shape or as many values as names can be unpacked",
+                    "'M, N = A.shape' or 'a, b = b, a'",
                 )
             values = [self._python_constant(value, item, ast.unparse(value)) for item in constant]
         if len(values) != len(targets):
@@ -321,13 +334,20 @@ def _head(node: ast.stmt) -> ast.stmt:
 def _while_counter(node: ast.While) -> str:
     """The name that the test looks at and the body counts with."""
     changed = {
-        item.target.id for item in ast.walk(node) if isinstance(item, ast.AugAssign) and isinstance(item.target, ast.Name)
+        item.target.id
+        for item in ast.walk(node)
+        if isinstance(item, ast.AugAssign) and isinstance(item.target, ast.Name)
     }
     for item in ast.walk(node):
         if isinstance(item, ast.Assign) and isinstance(item.value, ast.BinOp):
             names = {part.id for part in ast.walk(item.value) if isinstance(part, ast.Name)}
             changed |= {target.id for target in item.targets if isinstance(target, ast.Name) and target.id in names}
-    compared = [part for item in ast.walk(node.test) if isinstance(item, ast.Compare) for part in (item.left, *item.comparators)]
+    compared = [
+        part
+        for item in ast.walk(node.test)
+        if isinstance(item, ast.Compare)
+        for part in (item.left, *item.comparators)
+    ]
     for part in compared:
         if isinstance(part, ast.Name) and part.id in changed:
             return part.id

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from pyschedule.ir.nodes import BODY, CHILD, Expr, Location, Stmt
 from pyschedule.ir.visitors import Body, children, walk, walk_expr
 
-
-def _place() -> Any:
-    return field(default=None, compare=False)
-
-
 #: What `NewArray.dtype` may say besides a dtype's name: the join of what is stored, or the fill's own type.
 JOINED: Final = "?"
 OF_FILL: Final = "="
+#: NumPy's default dtype, float64 (which the block form's results replace by that of the inputs).
+DEFAULT: Final = "!"
 #: `"@A"`: the dtype of array `A`.
 OF_ARRAY: Final = "@"
 
@@ -35,7 +32,7 @@ class Number(Expr):
 
     value: bool | int | float
     dtype: str | None = None
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class Name(Expr):
     """A scalar parameter, local or counter; in a `Give` also a whole array."""
 
     name: str
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +49,14 @@ class Extent(Expr):
 
     array: str
     axis: int
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Element(Expr):
     array: str
     indices: tuple[Expr, ...] = field(metadata=CHILD)
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ class Binary(Expr):
     op: str
     left: Expr = field(metadata=CHILD)
     right: Expr = field(metadata=CHILD)
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,7 @@ class Unary(Expr):
 
     op: str
     operand: Expr = field(metadata=CHILD)
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,7 @@ class Comparison(Expr):
     op: str
     left: Expr = field(metadata=CHILD)
     right: Expr = field(metadata=CHILD)
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ class Logic(Expr):
 
     op: str
     parts: tuple[Expr, ...] = field(metadata=CHILD)
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ class Conditional(Expr):
     test: Expr = field(metadata=CHILD)
     then: Expr = field(metadata=CHILD)
     orelse: Expr = field(metadata=CHILD)
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +108,7 @@ class Convert(Expr):
     dtype: str
     weak: bool
     operand: Expr = field(metadata=CHILD)
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,7 @@ class Apply(Expr):
     function: str
     home: str
     args: tuple[Expr, ...] = field(metadata=CHILD)
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 # -------------------------------------------------------------------------------------------- statements
@@ -131,7 +128,7 @@ class Apply(Expr):
 class SetName(Stmt):
     name: str
     value: Expr = field(metadata=CHILD)
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +136,7 @@ class SetElement(Stmt):
     array: str
     indices: tuple[Expr, ...] = field(metadata=CHILD)
     value: Expr = field(metadata=CHILD)
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +148,7 @@ class NewArray(Stmt):
     fill: Expr | None = field(default=None, metadata=CHILD)
     like: str | None = None
     dtype: str = JOINED
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +157,7 @@ class RankIs(Stmt):
 
     array: str
     rank: int
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +171,7 @@ class Loop(Stmt):
     body: tuple[Stmt, ...] = field(metadata=BODY)
     source: str = ""
     ordinal: int = 1
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +182,7 @@ class Repeat(Stmt):
     body: tuple[Stmt, ...] = field(metadata=BODY)
     source: str = ""
     ordinal: int = 1
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,21 +190,21 @@ class Branch(Stmt):
     test: Expr = field(metadata=CHILD)
     body: tuple[Stmt, ...] = field(metadata=BODY)
     orelse: tuple[Stmt, ...] = field(default=(), metadata=BODY)
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Leave(Stmt):
     """`break`."""
 
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Skip(Stmt):
     """`continue`; gone once `control.without_continue` has run."""
 
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +212,7 @@ class Give(Stmt):
     """`return` of nothing (`values` empty), of arrays (a `Name`) and of scalars."""
 
     values: tuple[Expr, ...] = field(metadata=CHILD)
-    loc: Location | None = _place()
+    loc: Location | None = field(default=None, compare=False)
 
 
 # ----------------------------------------------------------------------------------------------- queries

@@ -164,7 +164,9 @@ class ValueReader:
         rank = len(info.shape)
         if not -rank <= expr.axis < rank:
             raise self.refusal(
-                expr.loc, f"'{expr.array}' has {rank} axes, there is no axis {expr.axis}", "an axis that it has"
+                expr.loc,
+                f"'{expr.array}' has {rank} axes, there is no axis {expr.axis}",
+                "an axis that it has",
             )
         return info.shape[expr.axis], WEAK_INT
 
@@ -187,7 +189,9 @@ class ValueReader:
         type_ = arithmetic(op, left_type, right_type)
         if type_ is None:
             raise self.refusal(
-                loc, f"there is no '{op}' of a {left_type.name} and a {right_type.name}", "'int(x)' of the operands"
+                loc,
+                f"there is no '{op}' of a {left_type.name} and a {right_type.name}",
+                "'int(x)' of the operands",
             )
         if op == "**" and type_.is_integer and isinstance(right, Const) and right.value < 0:
             if not type_.weak:
