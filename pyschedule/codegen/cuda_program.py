@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from pyschedule.ir.types import Scalar
+
+#: The most blocks in the y and z directions of a grid (x may have 2**31 - 1).
+GRID_LIMIT: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +100,28 @@ class CudaProgram:
     def bindings(
         self, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, int | float]
     ) -> dict[str, int | float]:
-        """The names that grids and workspace shapes are written in: `A_0` is the extent of `A`'s axis 0."""
+        """The names that grids and workspace shapes are written in: `A_shape0` is the extent of `A`'s axis 0."""
         values: dict[str, int | float] = dict(scalars)
         for array in self.arrays:
             for axis, extent in enumerate(shapes[array.name]):
-                values[f"{array.name}_{axis}"] = int(extent)
+                values[f"{array.name}_shape{axis}"] = int(extent)
         return values
 
-    def fits(self, shapes: Mapping[str, tuple[int, ...]], strides: Mapping[str, tuple[int, ...]]) -> bool:
-        """Whether 32-bit offsets reach every element: extents below 2**31, no negative stride, and no offset
-        of 2**32 elements or more.  `strides` count elements."""
+    def fits(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        strides: Mapping[str, tuple[int, ...]],
+        scalars: Mapping[str, int | float],
+    ) -> bool:
+        """Whether a 32-bit program is right for these arguments: extents below 2**31, no negative stride, no
+        offset of 2**32 elements or more, no grid beyond what a launch may have.  `strides` count elements."""
         if self.index_bits == 64:
             return True
+        bindings = self.bindings(shapes, scalars)
+        for launch in self.launches:
+            x, y, z = launch.grid_size(bindings)
+            if x >= 1 << 31 or y > GRID_LIMIT or z > GRID_LIMIT:
+                return False
         for name, shape in shapes.items():
             if 0 in shape:
                 continue

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from pyschedule.ir.build import constant
-from pyschedule.ir.nodes import BinOp, Broadcast, Call, Const, Dim, Expr, For, Ramp, Select, UnaryOp, Var
 from pyschedule.ir.nodes import Array as ArrayNode
+from pyschedule.ir.nodes import BinOp, Broadcast, Call, Const, Dim, Expr, For, Ramp, Select, UnaryOp, Var
 
 Interval = tuple[int, int]
 
@@ -80,7 +80,7 @@ class Facts:
             quotients = (a // c, a // d, b // c, b // d)
             return min(quotients), max(quotients)
         if expr.op == "%" and c > 0:
-            return (a, b) if 0 <= a and b < c else (0, d - 1)
+            return (a, b) if a >= 0 and b < c else (0, d - 1)
         if expr.op == "&" and (a >= 0 or c >= 0):
             return 0, min(high for low, high in ((a, b), (c, d)) if low >= 0)
         if expr.op == ">>" and a >= 0 and c >= 0:

@@ -185,10 +185,7 @@ _UNARY: Final[dict[str, Lane]] = {
 _TESTS: Final[dict[str, Lane]] = {"isnan": _is_nan, "isinf": _is_infinite, "isfinite": _is_finite}
 _LIBDEVICE: Final = {
     **dict.fromkeys(
-        (
-            "sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-            "atanh erf erfc floor ceil trunc"
-        ).split(),
+        ["sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "floor", "ceil", "trunc"],
         1,
     ),
     **dict.fromkeys(("atan2", "hypot", "copysign", "fmod", "pow"), 2),

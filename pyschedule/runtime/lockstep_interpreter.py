@@ -1,0 +1,617 @@
+"""The subset of Python that generated CUDA source uses, executed for all threads of a block at once.
+
+Each function is translated once into closures, one an expression or statement, over a `Machine` that holds
+the locals and the mask of active threads.  Integer arithmetic follows Numba's rules (small integers compute in
+64 bits; `uint64` with `int64`, which Numba makes a float, is refused).
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyschedule.codegen import ptx_names
+from pyschedule.codegen.ptx_names import MemoryName
+from pyschedule.runtime import lockstep_ops
+from pyschedule.runtime.lockstep_memory import (
+    BarrierDivergenceError,
+    Buffer,
+    Clock,
+    LocalArray,
+    LockstepError,
+    Word,
+    poison,
+)
+
+Value = Any
+Evaluate = Callable[["Machine"], Value]
+Execute = Callable[["Machine"], None]
+
+
+class Machine:
+    """One block in execution."""
+
+    def __init__(
+        self, threads: tuple[int, int, int], block: tuple[int, int, int], grid: tuple[int, int, int], clock: Clock
+    ) -> None:
+        self.count = threads[0] * threads[1] * threads[2]
+        lanes = np.arange(self.count, dtype=np.int32)
+        self.special: dict[str, Any] = {}
+        thread = (lanes % threads[0], lanes // threads[0] % threads[1], lanes // (threads[0] * threads[1]))
+        for axis, name in enumerate("xyz"):
+            self.special["threadIdx." + name] = thread[axis].astype(np.int32)
+            self.special["blockIdx." + name] = np.int32(block[axis])
+            self.special["gridDim." + name] = np.int32(grid[axis])
+            self.special["blockDim." + name] = np.int32(threads[axis])
+        self.clock = clock
+        self.numbers = clock.block * self.count + np.arange(self.count, dtype=np.int64)
+        self.everyone: NDArray[np.bool_] = np.ones(self.count, np.bool_)
+        self.mask = self.everyone
+        self.returned: NDArray[np.bool_] | None = None
+        self.loops: list[NDArray[np.bool_]] = []
+        self.names: dict[str, Value] = {}
+        self.dynamic_shared: NDArray[np.uint8] | None = None
+
+    def settle(self, mask: NDArray[np.bool_]) -> None:
+        """Makes `mask`, less the threads that left the loop or returned, the present one."""
+        if self.loops:
+            mask = mask & self.loops[-1]
+        if self.returned is not None:
+            mask = mask & ~self.returned
+        self.mask = self.everyone if mask is self.everyone or mask.all() else mask
+
+    def within(self, mask: NDArray[np.bool_], evaluate: Evaluate) -> Value:
+        """Evaluates for some of the threads only."""
+        outer = self.mask
+        self.mask = mask
+        try:
+            return evaluate(self)
+        finally:
+            self.mask = outer
+
+    def assign(self, name: str, value: Value) -> None:
+        if isinstance(value, (LocalArray, Buffer)):
+            self.names[name] = value
+            return
+        old = self.names.get(name)
+        if isinstance(old, (np.ndarray, np.generic)) and old.dtype != value.dtype:
+            raise LockstepError(f"variable {name!r} is {old.dtype} and becomes {value.dtype}")
+        if self.mask is self.everyone:
+            self.names[name] = value
+            return
+        lanes = np.ndim(value) == 2
+        if old is None:
+            shape = (self.count, value.shape[1]) if lanes else (self.count,)
+            old = np.empty(shape, value.dtype)
+            poison(old)
+        mask = self.mask[:, None] if lanes else self.mask
+        self.names[name] = np.where(mask, value, old)
+
+
+def _as_mask(machine: Machine, test: Value) -> NDArray[np.bool_]:
+    return np.broadcast_to(np.asarray(test, np.bool_), (machine.count,))
+
+
+# ---------------------------------------------------------------------------------------------- operators
+
+
+def _numba_operand(value: Value) -> Value:
+    """Integers below 64 bits compute in 64, of their own signedness."""
+    if value.dtype.kind == "u" and value.dtype.itemsize < 8:
+        return value.astype(np.uint64)
+    if value.dtype.kind == "i" and value.dtype.itemsize < 8:
+        return value.astype(np.int64)
+    return value
+
+
+def _arithmetic(function: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+    def apply(left: Value, right: Value) -> Value:
+        kinds = left.dtype.kind + right.dtype.kind
+        if kinds == "ff":
+            return function(left, right)
+        if "b" in kinds and kinds != "bb":
+            raise LockstepError("arithmetic on a bool")
+        if kinds in ("iu", "ui"):
+            unsigned = left if left.dtype.kind == "u" else right
+            if unsigned.dtype.itemsize == 8:
+                raise LockstepError("int64 and uint64 meet in one operation, which Numba does in float64")
+            return function(left.astype(np.int64), right.astype(np.int64))
+        if "f" in kinds:
+            raise LockstepError("an integer and a float meet in one operation")
+        return function(_numba_operand(left), _numba_operand(right))
+
+    return apply
+
+
+_BINARY: Final[dict[type, Callable[[Value, Value], Value]]] = {
+    ast.Add: _arithmetic(operator.add),
+    ast.Sub: _arithmetic(operator.sub),
+    ast.Mult: _arithmetic(operator.mul),
+    ast.Div: _arithmetic(operator.truediv),
+    ast.FloorDiv: _arithmetic(np.floor_divide),
+    ast.Mod: _arithmetic(np.mod),
+    ast.Pow: _arithmetic(operator.pow),
+    ast.BitAnd: _arithmetic(operator.and_),
+    ast.BitOr: _arithmetic(operator.or_),
+    ast.BitXor: _arithmetic(operator.xor),
+}
+_COMPARE: Final[dict[type, Callable[[Value, Value], Value]]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+
+
+# ------------------------------------------------------------------------------------------------- memory
+
+
+def _offsets(machine: Machine, offset: Value, lanes: int, indexed: bool) -> NDArray[np.int64]:
+    """Offsets as (threads, lanes)."""
+    array = np.asarray(offset).astype(np.int64)
+    if indexed:
+        return np.broadcast_to(array, (machine.count, array.shape[1]))
+    first = np.broadcast_to(array, (machine.count,))[:, None]
+    return first + np.arange(lanes, dtype=np.int64)
+
+
+def _active(machine: Machine, lanes: int, mask: Value | None) -> NDArray[np.bool_]:
+    active = np.broadcast_to(machine.mask[:, None], (machine.count, lanes))
+    if mask is None:
+        return active
+    tests = np.asarray(mask, np.bool_)
+    return active & (tests if tests.ndim == 2 else np.broadcast_to(tests, (machine.count,))[:, None])
+
+
+def _memory(name: MemoryName) -> Callable[..., Value]:
+    """The twin of a memory intrinsic."""
+
+    def access(machine: Machine, base: Value, offset: Value, *rest: Value) -> Value:
+        value = rest[0] if name.writes else None
+        mask = rest[-1] if name.masked else None
+        offsets = _offsets(machine, offset, name.lanes, name.indexed)
+        lanes = offsets.shape[1]
+        active = _active(machine, lanes, mask)
+        if isinstance(base, Buffer) and lanes > 1 and name.aligned and not name.indexed:
+            whole = active.all(axis=1)
+            base.check_alignment(offsets[whole, 0], lanes)
+        threads = np.broadcast_to(machine.numbers[:, None], offsets.shape)[active]
+        places = offsets[active]
+        if name.writes:
+            held = np.asarray(value)
+            if held.ndim == 1 and lanes >= 1:
+                held = held[:, None]
+            stored = np.broadcast_to(lockstep_ops.narrow(held, name.dtype), offsets.shape)[active]
+            _store(machine, base, places, stored, threads, active)
+            return None
+        loaded = np.zeros(offsets.shape, _word_type(base))
+        loaded[active] = _load(machine, base, places, threads, active, name.readonly)
+        result = lockstep_ops.widen(loaded, name.dtype)
+        return result if lanes > 1 or name.indexed else result[:, 0]
+
+    return access
+
+
+def _word_type(base: Value) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = base.data.dtype
+    return dtype
+
+
+def _load(
+    machine: Machine, base: Value, places: NDArray[Any], threads: NDArray[Any], active: NDArray[Any], readonly: bool
+) -> NDArray[Any]:
+    if isinstance(base, Buffer):
+        return base.load(places, threads, machine.clock, readonly)
+    base.check(places)
+    loaded: NDArray[Any] = base.data[places, np.nonzero(active)[0]]
+    return loaded
+
+
+def _store(
+    machine: Machine,
+    base: Value,
+    places: NDArray[Any],
+    stored: NDArray[Any],
+    threads: NDArray[Any],
+    active: NDArray[Any],
+) -> None:
+    if isinstance(base, Word):
+        if places.size:
+            base.data.view(stored.dtype)[places] = stored
+    elif isinstance(base, Buffer):
+        base.store(places, stored, threads, machine.clock)
+    else:
+        base.check(places)
+        base.data[places, np.nonzero(active)[0]] = stored
+
+
+def _read_element(machine: Machine, base: Value, offset: Value) -> Value:
+    """`array[offset]` of a local or shared array."""
+    if isinstance(base, LocalArray):
+        if np.ndim(offset) == 0:
+            base.check(np.asarray(offset).reshape(1))
+            return base.data[int(offset)].copy()
+        places = np.where(machine.mask, np.asarray(offset).astype(np.int64), 0)
+        base.check(places)
+        return base.data[places, np.arange(machine.count)]
+    offsets = np.broadcast_to(np.asarray(offset).astype(np.int64), (machine.count,))
+    if machine.mask is machine.everyone:
+        return base.load(offsets, machine.numbers, machine.clock)
+    loaded = np.zeros(machine.count, base.data.dtype)
+    loaded[machine.mask] = base.load(offsets[machine.mask], machine.numbers[machine.mask], machine.clock)
+    return loaded
+
+
+def _write_element(machine: Machine, base: Value, offset: Value, value: Value) -> None:
+    if np.asarray(value).dtype != base.data.dtype:
+        raise LockstepError(f"{base.name} holds {base.data.dtype}, and is given {np.asarray(value).dtype}")
+    if isinstance(base, LocalArray) and np.ndim(offset) == 0:
+        base.check(np.asarray(offset).reshape(1))
+        row = base.data[int(offset)]
+        if machine.mask is machine.everyone:
+            row[...] = value
+        else:
+            np.copyto(row, value, where=machine.mask)
+        return
+    mask = machine.mask
+    offsets = np.broadcast_to(np.asarray(offset).astype(np.int64), (machine.count,))[mask]
+    values = np.broadcast_to(np.asarray(value), (machine.count,))[mask]
+    if isinstance(base, LocalArray):
+        base.check(offsets)
+        base.data[offsets, np.flatnonzero(mask)] = values
+    else:
+        base.store(offsets, values, machine.numbers[mask], machine.clock)
+
+
+def _checked_index(machine: Machine, status: Word, index: Value, extent: Value) -> Value:
+    fits = lockstep_ops.in_range(index, extent)
+    wrapped = np.where(index < 0, index + extent, index)
+    active = machine.mask[:, None] if np.ndim(index) == 2 else machine.mask
+    if (np.broadcast_to(~fits, np.broadcast_shapes(np.shape(fits), active.shape)) & active).any():
+        status.data[0] = 1
+    return np.where(fits, wrapped, 0)
+
+
+# -------------------------------------------------------------------------------------------- translation
+
+
+class _Translator:
+    """Turns the statements and expressions of one function into closures."""
+
+    def __init__(self, types: dict[str, str]) -> None:
+        self.types = types
+
+    # ------------------------------------------------------------------------------------ expressions
+
+    def expression(self, node: ast.expr) -> Evaluate:
+        method = getattr(self, "_expr_" + type(node).__name__.lower(), None)
+        if method is None:
+            raise LockstepError(f"line {node.lineno}: {ast.unparse(node)!r} is not in the generated subset")
+        made: Evaluate = method(node)
+        return made
+
+    def _expr_constant(self, node: ast.Constant) -> Evaluate:
+        value: Value = node.value
+        if isinstance(value, bool):
+            value = np.bool_(value)
+        elif isinstance(value, int):
+            value = np.int64(value)
+        elif isinstance(value, float):
+            value = np.float64(value)
+        return lambda machine: value
+
+    def _expr_name(self, node: ast.Name) -> Evaluate:
+        name = node.id
+
+        def evaluate(machine: Machine) -> Value:
+            try:
+                return machine.names[name]
+            except KeyError:
+                raise LockstepError(f"line {node.lineno}: {name!r} has no value yet") from None
+
+        return evaluate
+
+    def _expr_attribute(self, node: ast.Attribute) -> Evaluate:
+        text = ast.unparse(node)
+        if text in ("math.inf", "math.nan"):
+            number = np.float64("inf" if text == "math.inf" else "nan")
+            return lambda machine: number
+        key = text.removeprefix("cuda.")
+        return lambda machine: machine.special[key]
+
+    def _expr_binop(self, node: ast.BinOp) -> Evaluate:
+        left, right, apply = self.expression(node.left), self.expression(node.right), _BINARY[type(node.op)]
+        return lambda machine: apply(left(machine), right(machine))
+
+    def _expr_unaryop(self, node: ast.UnaryOp) -> Evaluate:
+        operand = self.expression(node.operand)
+        if isinstance(node.op, ast.Not):
+            return lambda machine: np.logical_not(operand(machine))
+        function = operator.neg if isinstance(node.op, ast.USub) else operator.invert
+        return lambda machine: function(_numba_operand(operand(machine)))
+
+    def _expr_compare(self, node: ast.Compare) -> Evaluate:
+        left, right = self.expression(node.left), self.expression(node.comparators[0])
+        apply = _COMPARE[type(node.ops[0])]
+        return lambda machine: apply(left(machine), right(machine))
+
+    def _expr_boolop(self, node: ast.BoolOp) -> Evaluate:
+        """Short-circuit: what stands on the right is evaluated by those threads that need it."""
+        parts = [self.expression(value) for value in node.values]
+        conjunction = isinstance(node.op, ast.And)
+
+        def evaluate(machine: Machine) -> Value:
+            result = parts[0](machine)
+            for part in parts[1:]:
+                need = _as_mask(machine, result if conjunction else ~np.asarray(result)) & machine.mask
+                if not need.any():
+                    return result
+                other = machine.within(need, part)
+                result = result & other if conjunction else result | (other & need)
+            return result
+
+        return evaluate
+
+    def _expr_ifexp(self, node: ast.IfExp) -> Evaluate:
+        test, then, orelse = (self.expression(part) for part in (node.test, node.body, node.orelse))
+
+        def evaluate(machine: Machine) -> Value:
+            condition = test(machine)
+            if np.ndim(condition) == 0:
+                return then(machine) if condition else orelse(machine)
+            yes, no = condition & machine.mask, ~condition & machine.mask
+            if not no.any():
+                return then(machine)
+            if not yes.any():
+                return orelse(machine)
+            first, second = machine.within(yes, then), machine.within(no, orelse)
+            if first.dtype != second.dtype:
+                raise LockstepError(f"line {node.lineno}: the arms are {first.dtype} and {second.dtype}")
+            return np.where(condition, first, second)
+
+        return evaluate
+
+    def _expr_subscript(self, node: ast.Subscript) -> Evaluate:
+        base, index = self.expression(node.value), self.expression(node.slice)
+        return lambda machine: _read_element(machine, base(machine), index(machine))
+
+    def _expr_call(self, node: ast.Call) -> Evaluate:
+        if isinstance(node.func, ast.Attribute):
+            text = ast.unparse(node.func)
+            if not text.startswith("libdevice."):
+                raise LockstepError(f"line {node.lineno}: {text} is not in the generated subset")
+            function = lockstep_ops.libdevice(text.removeprefix("libdevice."))
+            arguments = [self.expression(arg) for arg in node.args]
+            return lambda machine: function(*(arg(machine) for arg in arguments))
+        name = ast.unparse(node.func)
+        args = [self.expression(arg) for arg in node.args]
+        if name in self.types:
+            dtype, operand = self.types[name], args[0]
+            return lambda machine: lockstep_ops.cast(operand(machine), dtype)
+        memory = ptx_names.parse(name)
+        if memory is not None:
+            access = _memory(memory)
+            return lambda machine: access(machine, *(arg(machine) for arg in args))
+        if name == "checked_index":
+            return lambda machine: _checked_index(machine, *(arg(machine) for arg in args))
+        twin = lockstep_ops.twin(name)
+        if twin is None:
+            raise LockstepError(f"line {node.lineno}: {name} has no NumPy twin")
+        function = twin
+        return lambda machine: _checked_twin(name, function, [arg(machine) for arg in args])
+
+    # ------------------------------------------------------------------------------------- statements
+
+    def body(self, nodes: list[ast.stmt]) -> Execute:
+        steps = [self.statement(node) for node in nodes]
+
+        def execute(machine: Machine) -> None:
+            for step in steps:
+                if machine.mask is not machine.everyone and not machine.mask.any():
+                    return
+                step(machine)
+
+        return execute
+
+    def statement(self, node: ast.stmt) -> Execute:
+        method = getattr(self, "_stmt_" + type(node).__name__.lower(), None)
+        if method is None:
+            raise LockstepError(f"line {node.lineno}: {ast.unparse(node)!r} is not in the generated subset")
+        made: Execute = method(node)
+        return made
+
+    def _stmt_pass(self, node: ast.Pass) -> Execute:
+        return lambda machine: None
+
+    def _stmt_expr(self, node: ast.Expr) -> Execute:
+        if isinstance(node.value, ast.Constant):
+            return lambda machine: None
+        text = ast.unparse(node.value)
+        if text == "cuda.syncthreads()":
+            return _barrier
+        if text.endswith("()") and text.startswith(("unroll_", "stay_rolled")):
+            return lambda machine: None
+        evaluate = self.expression(node.value)
+
+        def execute(machine: Machine) -> None:
+            evaluate(machine)
+
+        return execute
+
+    def _stmt_assign(self, node: ast.Assign) -> Execute:
+        target = node.targets[0]
+        if isinstance(target, ast.Subscript):
+            base, index, value = (self.expression(part) for part in (target.value, target.slice, node.value))
+            return lambda machine: _write_element(machine, base(machine), index(machine), value(machine))
+        if not isinstance(target, ast.Name):
+            raise LockstepError(f"line {node.lineno}: {ast.unparse(node)!r} is not in the generated subset")
+        name = target.id
+        made = self._array(name, node.value)
+        if made is not None:
+            declare = made
+            return lambda machine: machine.names.__setitem__(name, declare(machine))
+        evaluate = self.expression(node.value)
+        return lambda machine: machine.assign(name, evaluate(machine))
+
+    def _array(self, name: str, node: ast.expr) -> Evaluate | None:
+        """`cuda.local.array`, `cuda.shared.array`, or a part of the dynamic shared memory."""
+        part: ast.Slice | None = None
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+            part, node = node.slice, node.value
+        if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("cuda.local.array", "cuda.shared.array"):
+            return None
+        count, dtype = ast.literal_eval(node.args[0]), np.dtype(self.types[ast.unparse(node.args[1])])
+        if ast.unparse(node.func) == "cuda.local.array":
+            return lambda machine: LocalArray(name, count, dtype, machine.count)
+        if part is not None and part.lower is not None and part.upper is not None:
+            count = ast.literal_eval(part.upper) - ast.literal_eval(part.lower)
+
+        def declare(machine: Machine) -> Value:
+            memory = np.empty(count, dtype)
+            poison(memory)
+            return Buffer(name, memory)
+
+        return declare
+
+    def _stmt_if(self, node: ast.If) -> Execute:
+        test, then, orelse = self.expression(node.test), self.body(node.body), self.body(node.orelse)
+
+        def execute(machine: Machine) -> None:
+            condition = test(machine)
+            if np.ndim(condition) == 0:
+                (then if condition else orelse)(machine)
+                return
+            outer = machine.mask
+            machine.settle(outer & condition)
+            if machine.mask.any():
+                then(machine)
+            machine.settle(outer & ~condition)
+            if machine.mask.any():
+                orelse(machine)
+            machine.settle(outer)
+
+        return execute
+
+    def _looping(self, machine: Machine, advance: Callable[[NDArray[np.bool_]], NDArray[np.bool_]], body: Execute) -> None:
+        """Runs `body` for the threads that `advance` still lets in, until there are none."""
+        outer = machine.mask
+        machine.loops.append(outer)
+        while True:
+            machine.settle(machine.loops[-1])
+            if not machine.mask.any():
+                break
+            going = advance(machine.mask)
+            machine.loops[-1] = machine.loops[-1] & going
+            machine.settle(machine.loops[-1])
+            if not machine.mask.any():
+                break
+            body(machine)
+        machine.loops.pop()
+        machine.settle(outer)
+
+    def _stmt_while(self, node: ast.While) -> Execute:
+        test, body = self.expression(node.test), self.body(node.body)
+        return lambda machine: self._looping(machine, lambda mask: _as_mask(machine, test(machine)), body)
+
+    def _stmt_for(self, node: ast.For) -> Execute:
+        if not (isinstance(node.iter, ast.Call) and isinstance(node.target, ast.Name)):
+            raise LockstepError(f"line {node.lineno}: only loops over range are in the generated subset")
+        bounds = [self.expression(arg) for arg in node.iter.args]
+        name, body = node.target.id, self.body(node.body)
+
+        def execute(machine: Machine) -> None:
+            values = [bound(machine) for bound in bounds]
+            kinds = {value.dtype for value in values}
+            if len(kinds) > 1:
+                raise LockstepError(f"line {node.lineno}: a range over {', '.join(map(str, kinds))}")
+            if len(values) == 1:
+                values = [np.zeros_like(values[0]), values[0]]
+            start, stop = values[0], values[1]
+            step = values[2] if len(values) == 3 else np.ones_like(start)
+            state = {"value": start, "first": True}
+            machine.names.pop(name, None)
+
+            def advance(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+                if not state["first"]:
+                    state["value"] = state["value"] + step
+                state["first"] = False
+                value = state["value"]
+                going = _as_mask(machine, np.where(step > 0, value < stop, value > stop))
+                machine.names[name] = value
+                return going
+
+            self._looping(machine, advance, body)
+
+        return execute
+
+    def _stmt_break(self, node: ast.Break) -> Execute:
+        def execute(machine: Machine) -> None:
+            machine.loops[-1] = machine.loops[-1] & ~machine.mask
+            machine.settle(machine.mask)
+
+        return execute
+
+    def _stmt_return(self, node: ast.Return) -> Execute:
+        def execute(machine: Machine) -> None:
+            before = machine.returned if machine.returned is not None else np.zeros(machine.count, np.bool_)
+            machine.returned = before | machine.mask
+            machine.settle(machine.mask)
+
+        return execute
+
+
+def _checked_twin(name: str, function: Callable[..., Value], values: list[Value]) -> Value:
+    """Calls a twin after seeing to it that all its numbers have one type, as the intrinsics want."""
+    kinds = {value.dtype for value in values if value.dtype != np.bool_}
+    if len(kinds) > 1:
+        raise LockstepError(f"{name}: operands of types {', '.join(sorted(map(str, kinds)))}")
+    result = np.asarray(function(*values))
+    return result if result.ndim else result[()]
+
+
+def _barrier(machine: Machine) -> None:
+    expected = machine.everyone if machine.returned is None else ~machine.returned
+    if machine.mask is not machine.everyone and not np.array_equal(machine.mask, expected):
+        raise BarrierDivergenceError(
+            f"a barrier is reached by {int(machine.mask.sum())} of {int(expected.sum())} threads"
+        )
+    machine.clock.barrier()
+
+
+class Function:
+    """One generated kernel, ready to run."""
+
+    def __init__(self, node: ast.FunctionDef, types: dict[str, str]) -> None:
+        self.parameters = [arg.arg for arg in node.args.args]
+        self.body = _Translator(types).body(node.body)
+
+    def run_block(
+        self,
+        arguments: list[Any],
+        threads: tuple[int, int, int],
+        block: tuple[int, int, int],
+        grid: tuple[int, int, int],
+        clock: Clock,
+    ) -> None:
+        machine = Machine(threads, block, grid, clock)
+        machine.names.update(zip(self.parameters, arguments, strict=True))
+        self.body(machine)
+
+
+@lru_cache(maxsize=64)
+def functions_of(source: str) -> dict[str, Function]:
+    """The functions of a generated module, by name."""
+    tree = ast.parse(source)
+    types: dict[str, str] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module == "numba.cuda.types":
+            types.update({alias.asname or alias.name: alias.name for alias in node.names})
+    return {node.name: Function(node, types) for node in tree.body if isinstance(node, ast.FunctionDef)}
