@@ -52,7 +52,7 @@ def add(left: Expr | int, right: Expr | int) -> Expr:
     if b is not None and _is_int64(left, "+", "-"):
         inner = constant(left.right)
         if inner is not None:
-            return add(left.left, b + (inner if left.op == "+" else -inner))
+            return add(left.left, _wrapped(b + (inner if left.op == "+" else -inner)))
     if b is not None and -(1 << 63) < b < 0:
         return BinOp("-", left, const(-b), INT64)
     return BinOp("+", left, right, INT64)

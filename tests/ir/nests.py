@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pyschedule.ir.build import const
@@ -77,7 +78,7 @@ def vector(dtype: Scalar, lanes: int) -> Type:
     return with_lanes(dtype, lanes)
 
 
-def kernel(params: list[Array | Var], *body: Stmt, **kwargs: Any) -> Kernel:
+def kernel(params: Sequence[Array | Var], *body: Stmt, **kwargs: Any) -> Kernel:
     return Kernel("f", tuple(params), body, **kwargs)
 
 

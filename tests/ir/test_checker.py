@@ -35,6 +35,7 @@ from pyschedule.ir.nodes import (
     Var,
     While,
 )
+from pyschedule.ir.survey import survey
 from pyschedule.ir.types import BOOL, FLOAT32, FLOAT64, INT64, Scalar, Vector
 from tests.ir.nests import I, J, N, array, f32, gemm, kernel, less, load, local, loop, op, ramp, store
 from tests.ir.test_interpreter_threads import staged_gemm
@@ -234,7 +235,7 @@ def test_a_broken_rule_is_named(rule: str, made: Kernel, message: str) -> None:
     with pytest.raises(InternalError) as caught:
         checker.check(made)
     assert message in str(caught.value)
-    found = checker.survey(made)
+    found = survey(made)
     (broken,) = (item for item in RULES if item.__name__ == rule)
     assert any(message in sentence for sentence in broken(found)), "and it is this rule that says so"
 
