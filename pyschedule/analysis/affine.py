@@ -114,16 +114,22 @@ def expression(form: Affine) -> Expr:
     """`form` as an expression: its terms in order, those that are subtracted last, then the constant."""
     added = [item for item in form.terms if item[1] > 0]
     taken = [item for item in form.terms if item[1] < 0]
+    rest = _wrapped(form.constant)
     result: Expr | None = None
     for term, factor in added:
-        part = mul(_factor(term), factor)
+        part = mul(_factor(term), _wrapped(factor))
         result = part if result is None else add(result, part)
     if result is None:
-        result, form = const(form.constant), Affine(0)
+        result, rest = const(rest), 0
     for term, factor in taken:
-        part = mul(_factor(term), -factor)
+        part = mul(_factor(term), _wrapped(-factor))
         result = UnaryOp("-", part) if constant(result) == 0 else sub(result, part)
-    return add(result, form.constant)
+    return add(result, rest)
+
+
+def _wrapped(value: int) -> int:
+    """The number that stands for `value` in int64 arithmetic."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def difference(left: Expr, right: Expr) -> int | None:

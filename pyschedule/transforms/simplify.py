@@ -1,0 +1,153 @@
+"""Kernels made simpler without a change of meaning: expressions (see `algebra`), branches and loops.
+
+for i_1 in range(i_0, i_0 + 1):        x[i_0] = 1
+    if i_1 < i_0 + 4:             →
+        x[i_1 * 1 + 0] = 1
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import overload
+
+from pyschedule.analysis.induction import max_trip, static_trip
+from pyschedule.ir.nodes import Break, Const, Dim, For, If, Kernel, Load, Return, Stmt, Store, While
+from pyschedule.ir.types import lanes_of
+from pyschedule.ir.visitors import (
+    Body,
+    bodies,
+    map_children,
+    substitute,
+    variables,
+    walk_expr,
+    written_variables,
+)
+from pyschedule.transforms.algebra import Facts, conjuncts, has_effect, negation, simplified, truth_of
+
+#: What runs the iterations one after the other, or may: one iteration needs no loop.  A loop over the threads
+#: of a block says which of them runs its only iteration.
+_UNROLLABLE = ("serial", "parallel")
+
+
+@overload
+def simplify(subject: Kernel, *, inline: bool = True) -> Kernel: ...
+@overload
+def simplify(subject: Body, *, inline: bool = True) -> Body: ...
+def simplify(subject: Kernel | Body, *, inline: bool = True) -> Kernel | Body:
+    """The kernel, or the body, simplified; the very object given where no rule fires.
+
+    `inline`: a loop of exactly one iteration gives way to its body (say no while directives still have to
+    find loops by their names).  Of a body alone, scalars that it does not assign are taken to be indices.
+    """
+    if isinstance(subject, Kernel):
+        extents = {
+            Dim(array.name, axis): extent
+            for array in subject.array_params
+            for axis, extent in enumerate(array.shape)
+            if isinstance(extent, Const)
+        }
+        facts = Facts(assigned=frozenset(written_variables(subject.body)), extents=extents)
+        body = _Simplifier(inline).body(subject.body, facts)
+        return subject if body is subject.body else dataclasses.replace(subject, body=body)
+    return _Simplifier(inline).body(subject, Facts(assigned=frozenset(written_variables(subject))))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Simplifier:
+    inline: bool
+
+    def body(self, body: Body, facts: Facts) -> Body:
+        result: list[Stmt] = []
+        for stmt in body:
+            result.extend(self.statement(stmt, facts))
+            if result and isinstance(result[-1], (Break, Return)):
+                break  # nothing after it runs
+        unchanged = len(result) == len(body) and all(new is old for new, old in zip(result, body, strict=True))
+        return body if unchanged else tuple(result)
+
+    def statement(self, stmt: Stmt, facts: Facts) -> Body:
+        """What takes the place of a statement."""
+        if isinstance(stmt, For):
+            return self.loop(stmt, facts)
+        new: Stmt = map_children(stmt, lambda part: simplified(part, facts))
+        if isinstance(new, If):
+            return self.branch(new, facts)
+        if isinstance(new, While):
+            if truth_of(new.test) is False:
+                return ()
+            return (self.replaced(new, body=self.body(new.body, facts)),)
+        if isinstance(new, Store) and new.mask is not None:
+            truth = truth_of(new.mask)
+            if truth is False:
+                return ()
+            if truth and _as_many_lanes(new):
+                new = dataclasses.replace(new, mask=None)
+        return (new,)
+
+    def branch(self, stmt: If, facts: Facts) -> Body:
+        """`if` with a test that is decided; without anything to do; with an `else` alone.
+
+        In its body the test holds, and need not be tested again.
+        """
+        truth = truth_of(stmt.test)
+        if truth is not None:
+            return self.body(stmt.body if truth else stmt.orelse, facts)
+        lasting = [test for test in conjuncts(stmt.test) if facts.is_index(test)]
+        body = self.body(stmt.body, facts.given(dict.fromkeys(lasting, True)))
+        refuted = {stmt.test: False} if lasting == [stmt.test] else {}
+        orelse = self.body(stmt.orelse, facts.given(refuted))
+        if not body and not orelse:
+            return () if not has_effect(stmt.test) else (self.replaced(stmt, body=(), orelse=()),)
+        if not body:
+            return (dataclasses.replace(stmt, test=negation(stmt.test), body=orelse, orelse=()),)
+        return (self.replaced(stmt, body=body, orelse=orelse),)
+
+    def loop(self, stmt: For, facts: Facts) -> Body:
+        """A loop that never runs, or runs once, or does nothing; else its body with what the loop tells."""
+        new: For = map_children(stmt, lambda part: simplified(part, facts))
+        silent = not any(has_effect(part) for part in (new.start, new.stop, new.step))
+        if silent and max_trip(new, facts.loops) == 0:
+            return ()
+        if self.inline and silent and static_trip(new) == 1 and _may_inline(new):
+            return self.body(substitute(new.body, {new.var: new.start}), facts)
+        body = self.body(new.body, facts.inside(new) if _steady(new) else facts)
+        if silent and not body:
+            return ()
+        return (self.replaced(new, body=body),)
+
+    @staticmethod
+    def replaced(stmt: Stmt, **parts: Body) -> Stmt:
+        changed = {name: part for name, part in parts.items() if part is not getattr(stmt, name)}
+        return dataclasses.replace(stmt, **changed) if changed else stmt
+
+
+def _as_many_lanes(stmt: Store) -> bool:
+    """Whether the indices alone say how many lanes a store has."""
+    lanes = max((lanes_of(index.type) for index in stmt.indices), default=1)
+    return stmt.mask is None or lanes >= lanes_of(stmt.mask.type)
+
+
+def _steady(loop: For) -> bool:
+    """Whether the bounds of a loop mean inside it what they meant on entry."""
+    bounds = (loop.start, loop.stop, loop.step)
+    assigned = written_variables(loop.body)
+    return not any(isinstance(part, Load) for bound in bounds for part in walk_expr(bound)) and assigned.isdisjoint(
+        name for bound in bounds for name in variables(bound)
+    )
+
+
+def _may_inline(loop: For) -> bool:
+    """A body can stand for its loop if it does not leave it, and if the counter's value does not change."""
+    if loop.mapping not in _UNROLLABLE or _leaves(loop.body):
+        return False
+    reads_array = any(isinstance(part, Load) for part in walk_expr(loop.start))
+    return not reads_array and written_variables(loop.body).isdisjoint(variables(loop.start))
+
+
+def _leaves(body: Body) -> bool:
+    """Whether a `break` in this body belongs to the loop around it."""
+    return any(
+        isinstance(stmt, Break)
+        or (not isinstance(stmt, (For, While)) and any(_leaves(inner) for inner in bodies(stmt)))
+        for stmt in body
+    )
