@@ -67,7 +67,7 @@ class _Module:
             origin = f" ({file}, line {self.kernel.loc.line})"
         imports = []
         if self.threaded:
-            self.used |= {"get_num_threads", "prange"}
+            self.used |= {"prange", "thread_count"}
         if math := sorted(self.used & _MATH_NAMES):
             imports += [f"from math import {', '.join(math)}", ""]
         if "np" in self.used:
@@ -168,7 +168,7 @@ def _driver(module: _Module, name: str, work: str, arguments: list[str], raises:
     head = [
         "@njit(parallel=True, **OPTIONS)",
         f"def {name}({', '.join([start, trips, step, *arguments])}):",
-        f"    {pieces} = min(get_num_threads(), {trips})",
+        f"    {pieces} = min(thread_count(), {trips})",
     ]
     if not raises:
         call = [f"        {work}({', '.join([first, last, *arguments])})"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 NUMBA_NAMES: Final = frozenset(
-    "njit prange get_num_threads boolean int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split()
+    "njit prange boolean int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split()
 )
 
 SIMD_NAMES: Final = frozenset(
@@ -16,7 +16,7 @@ SIMD_NAMES: Final = frozenset(
     isfinite isinf isnan log log1p log2 log10 sin sinh sqrt tan tanh trunc
     checked_index checked_index_masked
     from_bfloat16 from_float16 to_bfloat16 to_float16
-    stay_rolled unroll_by unroll_fully
+    stay_rolled thread_count unroll_by unroll_fully
     gather gather_masked head load load_masked load_strided load_strided_masked load_vector ramp scatter_masked
     scratch splat stack store store_masked store_strided_masked stride
     """.split()

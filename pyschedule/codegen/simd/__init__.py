@@ -65,7 +65,7 @@ from pyschedule.codegen.simd.functions import (
     trunc,
 )
 from pyschedule.codegen.simd.halves import from_bfloat16, from_float16, to_bfloat16, to_float16
-from pyschedule.codegen.simd.loops import stay_rolled, unroll_by, unroll_fully
+from pyschedule.codegen.simd.loops import stay_rolled, thread_count, unroll_by, unroll_fully
 from pyschedule.codegen.simd.memory import (
     gather,
     gather_masked,
@@ -110,6 +110,10 @@ __all__ = [
     "exp2",
     "expm1",
     "floor",
+    "from_bfloat16",
+    "from_float16",
+    "to_bfloat16",
+    "to_float16",
     "floordiv",
     "fma",
     "fmod",
@@ -157,6 +161,7 @@ __all__ = [
     "sqrt",
     "stack",
     "stay_rolled",
+    "thread_count",
     "store",
     "store_masked",
     "store_strided_masked",
