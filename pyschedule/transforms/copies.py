@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
-from pyschedule.ir.nodes import Alloc, Expr, For, Load, Stmt, Store, Var
+from pyschedule.ir.nodes import Alloc, Assign, Expr, For, Load, Stmt, Store, Var
 from pyschedule.ir.visitors import counters, local_arrays, rewrite, substitute
 from pyschedule.transforms.nest import Body, Names
 
@@ -32,3 +33,20 @@ def renamed_counters(body: Body, names: Names) -> Body:
 
     body = substitute(body, {old: Var(new) for old, new in fresh.items()})
     return rewrite(body, statement, expression)
+
+
+def renamed_scalars(body: Body, scalars: Iterable[str], names: Names) -> Body:
+    """The body with scalars of its own in place of `scalars`."""
+    fresh = {old: names.fresh(old) for old in sorted(scalars)}
+
+    def statement(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, Assign) and stmt.target in fresh:
+            return dataclasses.replace(stmt, target=fresh[stmt.target])
+        return None
+
+    def expression(expr: Expr) -> Expr | None:
+        if isinstance(expr, Var) and expr.name in fresh:
+            return dataclasses.replace(expr, name=fresh[expr.name])
+        return None
+
+    return rewrite(body, statement, expression) if fresh else body

@@ -112,6 +112,8 @@ def _expand_one(
         else:
             lows.append((loop.source, loop.ordinal, loop.start, step))
             extents.append(_trips(loop, step))
+    if not extents:
+        return body  # one value at a time: it may stay a scalar
     first = body.index(touching[0])
     declared = Alloc(Array(array, element_of(vtype), tuple(extents), space="local"))
     rewritten = _index_scalars(body[first:], name, array, lows, {})

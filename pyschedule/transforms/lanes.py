@@ -16,6 +16,7 @@ to Data Dependence*, POPL 1983); lanes that are off touch no memory.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyschedule.analysis import reductions
@@ -46,8 +47,8 @@ from pyschedule.ir.nodes import (
     Var,
 )
 from pyschedule.ir.types import Scalar, Vector, element_of, lanes_of
-from pyschedule.ir.visitors import map_children, variables, walk, walk_expr, written_variables
-from pyschedule.transforms.nest import Body, Names, conjuncts, first_access
+from pyschedule.ir.visitors import bodies, map_children, substitute, variables, walk, walk_expr, written_variables
+from pyschedule.transforms.nest import Body, Names, conjuncts, first_access, guarded
 
 #: Where lanes beyond a tile's end may be read: buffers are padded to whole tiles.
 _PADDED = ("packed", "shared", "register")
@@ -61,6 +62,7 @@ class Accumulator:
     target: Scalar  # the type of what is accumulated into
     vector: str
     shape: tuple[int, ...] | None  # of the register array it mirrors; `None`: one vector
+    guard: Expr  # tail guards outside of which the target may have no value
 
     @property
     def lanes_type(self) -> Scalar:
@@ -69,14 +71,16 @@ class Accumulator:
 
 @dataclass(frozen=True, slots=True)
 class _Mask:
-    """Which lanes are on.  `conditional`: more than a tail is off, so that values must be kept by `Select`."""
+    """Which lanes are on.  `conditional`: more than a tail is off, so that values must be kept by `Select`.
+    `beyond`: lanes lie beyond the loop's own end, and so perhaps beyond the padding of a buffer."""
 
     lanes: Expr | None = None
     conditional: bool = False
+    beyond: bool = False
 
     def also(self, test: Expr, conditional: bool) -> _Mask:
         lanes = test if self.lanes is None else BoolOp("and", self.lanes, test)
-        return _Mask(lanes, self.conditional or conditional)
+        return _Mask(lanes, self.conditional or conditional, self.beyond)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,57 +98,57 @@ class Lanes:
     def body(self, body: Body, base: Expr, tail: Expr | None) -> Body:
         """The body for the lanes `base, base + step, ...`; `tail` is the mask of those that exist."""
         rewriter = _Rewriter(self, Ramp(base, self.step, self.width))
-        return rewriter.statements(body, _Mask(tail))
+        new = rewriter.statements(body, _Mask(tail, beyond=tail is not None))
+        # What is left of the counter stands in origins: there it means the first lane.
+        return new if base == Var(self.counter) else substitute(new, {self.counter: base})
 
     def before(self) -> Body:
         """Sets the accumulators to the identity of their operation."""
-        result: list[Stmt] = []
-        for item in self.accumulators:
-            zero = Broadcast(reductions.identity(item.reduction.op, item.lanes_type), self.width)
-            vtype = Vector(item.lanes_type, self.width)
-            if item.shape is None:
-                result.append(Assign(item.vector, zero, vtype))
-            else:
-                shape = tuple(build.const(extent) for extent in item.shape)
-                result.append(Alloc(Array(item.vector, vtype, shape, space="register")))
-                result += self._elementwise(item, lambda at, item=item, zero=zero: Store(item.vector, at, zero))  # type: ignore[misc]
-        return tuple(result)
+        return tuple(part for item in self.accumulators for part in self._started(item))
+
+    def _started(self, item: Accumulator) -> Body:
+        zero = Broadcast(reductions.identity(item.reduction.op, item.lanes_type), self.width)
+        vtype = Vector(item.lanes_type, self.width)
+        if item.shape is None:
+            return (Assign(item.vector, zero, vtype),)
+        shape = tuple(build.const(extent) for extent in item.shape)
+        declared = Alloc(Array(item.vector, vtype, shape, space="register"))
+        return (declared, *self._elementwise(item.shape, lambda at: Store(item.vector, at, zero)))
 
     def after(self) -> Body:
         """Combines the lanes of each accumulator into its target."""
-        result: list[Stmt] = []
-        for item in self.accumulators:
-            found, dtype = item.reduction, item.lanes_type
-            vtype = Vector(dtype, self.width)
-            if item.shape is not None:
+        return tuple(part for item in self.accumulators for part in guarded(self._combined(item), item.guard))
 
-                def combined(at: tuple[Expr, ...], item: Accumulator = item, vtype: Vector = vtype) -> Stmt:
-                    found = item.reduction
-                    lanes = Reduce(found.op, Load(item.vector, at, vtype))
-                    old = Load(found.name, at, item.target)
-                    return Store(found.name, at, reductions.combine(found.op, old, lanes, found.dtype))
+    def _combined(self, item: Accumulator) -> Body:
+        found, dtype = item.reduction, item.lanes_type
+        vtype = Vector(dtype, self.width)
 
-                result += self._elementwise(item, combined)
-                continue
-            lanes = Reduce(found.op, Var(item.vector, vtype))
-            if found.indices is None:
-                value = reductions.combine(found.op, Var(found.name, item.target), lanes, dtype)
-                if item.target != dtype:
-                    value = Cast(item.target, value)
-                result.append(Assign(found.name, value, item.target))
-            else:
-                old = Load(found.name, found.indices, item.target)
-                value = reductions.combine(found.op, old, lanes, dtype)
-                result.append(Store(found.name, found.indices, value))
-        return tuple(result)
+        def combined(old: Expr, lanes: Expr) -> Expr:
+            return reductions.combine(found.op, old, Reduce(found.op, lanes), dtype)
 
-    def _elementwise(self, item: Accumulator, make: object) -> list[Stmt]:
+        if item.shape is not None:
+            return self._elementwise(
+                item.shape,
+                lambda at: Store(
+                    found.name, at, combined(Load(found.name, at, item.target), Load(item.vector, at, vtype))
+                ),
+            )
+        lanes = Var(item.vector, vtype)
+        if found.indices is not None:
+            old = Load(found.name, found.indices, item.target)
+            return (Store(found.name, found.indices, combined(old, lanes)),)
+        value = combined(Var(found.name, item.target), lanes)
+        if item.target != dtype:
+            value = Cast(item.target, value)
+        return (Assign(found.name, value, item.target),)
+
+    def _elementwise(self, shape: tuple[int, ...], make: Callable[[tuple[Expr, ...]], Stmt]) -> Body:
         """A nest over all elements of a register array; its loops are unrolled with every other on registers."""
-        counters = [self.names.fresh(f"r_{axis}") for axis in range(len(item.shape or ()))]
-        body: Stmt = make(tuple(Var(counter) for counter in counters))  # type: ignore[operator]
-        for counter, extent in reversed(list(zip(counters, item.shape or (), strict=True))):
+        counters = [self.names.fresh(f"r_{axis}") for axis in range(len(shape))]
+        body: Stmt = make(tuple(Var(counter) for counter in counters))
+        for counter, extent in reversed(list(zip(counters, shape, strict=True))):
             body = For(counter, build.ZERO, build.const(extent), build.ONE, (body,), max_trip=extent)
-        return [body]
+        return (body,)
 
 
 def plan(loop: For, body: Body, width: int, arrays: dict[str, Array], names: Names, strict_math: bool) -> Lanes:
@@ -196,10 +200,24 @@ def _accumulators(
         if known is not None and known.reduction.op != reduction.op:
             raise Unsupported(f"'{reduction.name}' is accumulated by two operations", stmt.loc)
         if known is None:
-            found[reduction.name] = Accumulator(
-                reduction, _target_type(stmt, reduction, arrays), names.fresh(f"{reduction.name}_v"), shape
-            )
+            moving = inner | written_variables(body) | {loop.var}
+            guard = build.all_of([test for test in tails(body, stmt) if not variables(test) & moving])
+            target = _target_type(stmt, reduction, arrays)
+            vector = names.fresh(f"{reduction.name}_v")
+            found[reduction.name] = Accumulator(reduction, target, vector, shape, guard)
     return tuple(found.values())
+
+
+def tails(body: Body, place: Stmt) -> list[Expr]:
+    """The tail guards around a statement (found by identity) of a body."""
+    for stmt in body:
+        if stmt is place:
+            return []
+        for inner in bodies(stmt):
+            if any(part is place for part in walk(inner)):
+                own = conjuncts(stmt.test) if isinstance(stmt, If) and stmt.tail else []
+                return own + tails(inner, place)
+    return []
 
 
 def _target_type(stmt: Stmt, reduction: Reduction, arrays: dict[str, Array]) -> Scalar:
@@ -358,7 +376,8 @@ class _Rewriter:
 
     def _needs_no_mask(self, array: str, mask: _Mask) -> bool:
         """Tail lanes of a padded buffer exist, and nobody looks at them."""
-        return not mask.conditional and array in self.lanes.arrays and self.lanes.arrays[array].space in _PADDED
+        padded = array in self.lanes.arrays and self.lanes.arrays[array].space in _PADDED
+        return padded and not mask.conditional and not mask.beyond
 
     def expression(self, expr: Expr, mask: _Mask) -> Expr:
         """The expression in lanes, or unchanged where nothing in it varies."""
@@ -374,6 +393,8 @@ class _Rewriter:
             test = self.expression(expr.test, mask)
             then = self.expression(expr.then, mask.also(test, conditional=True))
             orelse = self.expression(expr.orelse, mask.also(UnaryOp("not", test), conditional=True))
+            if isinstance(then, Load) and then.mask is not None and _is_zero(orelse):
+                return then  # lanes that are off read as zero
             return dataclasses.replace(expr, test=test, then=then, orelse=orelse)
         if isinstance(expr, BoolOp) and self._varies(expr.left):
             left = self.expression(expr.left, mask)
@@ -433,3 +454,7 @@ def as_ramp(index: Expr) -> Expr:
         base = build.add(left.base, right.base) if sign > 0 else build.sub(left.base, right.base)
         return Ramp(base, left.stride + sign * right.stride, left.lanes)
     return index
+
+
+def _is_zero(expr: Expr) -> bool:
+    return isinstance(expr, Const) and expr.value == 0 and str(expr.value) != "-0.0"

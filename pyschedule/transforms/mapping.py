@@ -24,9 +24,11 @@ from pyschedule.transforms.nest import (
     Body,
     Names,
     before,
+    expanded,
     guarded,
     map_bodies,
     replace_statement,
+    skeleton,
     tile_form,
     with_body,
 )
@@ -70,7 +72,7 @@ def _crosses(kernel: Kernel, loop: For, dependences: Dependences) -> str | None:
         return f"loop '{loop.source}' may be left early"
     try:
         conflict = dependences.conflict(
-            kernel,
+            skeleton(kernel),
             reorder_reductions=not kernel.strict_math,
             parallel=(loop.var,),
             expanded=expanded(dependences.kernel, kernel),
@@ -126,10 +128,11 @@ def _map_nest(kernel: Kernel, root: For, target: Target, dependences: Dependence
         return kernel
     if not any(loop.piece is not None for loop in outer):
         return _map_untiled(kernel, root, outer, target, notes)
-    blocks = [loop for loop in outer if loop.piece in (0, None)][: len(target.parallel_mapping)]
+    blocks, inner = _levels(outer)
+    blocks = blocks[: len(target.parallel_mapping)]
     threads: list[For] = []
     count = 1
-    for loop in reversed([loop for loop in outer if loop not in blocks and loop.piece is not None]):
+    for loop in reversed(inner):
         trips = loop.max_trip
         if trips is None or len(threads) == len(target.thread_mapping):
             continue
@@ -146,6 +149,23 @@ def _map_nest(kernel: Kernel, root: For, target: Target, dependences: Dependence
     )
     kernel = _mapped(kernel, mapping)
     return _uniform(kernel, {loop.var for loop in threads})
+
+
+def _levels(outer: list[For]) -> tuple[list[For], list[For]]:
+    """The loops over whole tiles, whose bounds a launch can evaluate, and the tiles' pieces right inside them."""
+    blocks: list[For] = []
+    place = 0
+    while place < len(outer) and outer[place].piece in (0, None):
+        loop = outer[place]
+        if (variables(loop.start) | variables(loop.stop)) & {other.var for other in outer}:
+            break
+        blocks.append(loop)
+        place += 1
+    inner: list[For] = []
+    while place < len(outer) and outer[place].piece not in (0, None):
+        inner.append(outer[place])
+        place += 1
+    return blocks, inner
 
 
 def _outer_loops(root: For) -> list[For]:

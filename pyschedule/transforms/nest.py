@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 from pyschedule.ir import build
 from pyschedule.ir.nodes import Assign, BoolOp, Call, Expr, For, If, Kernel, Stmt, Store, While
-from pyschedule.ir.visitors import arrays, bodies, children, variable_types, variables, walk, written_variables
+from pyschedule.ir.visitors import (
+    arrays,
+    bodies,
+    children,
+    rewrite,
+    variable_types,
+    variables,
+    walk,
+    written_variables,
+)
 
 Body = tuple[Stmt, ...]
 
@@ -119,6 +128,20 @@ def with_body(kernel: Kernel, body: Body) -> Kernel:
 def expanded(source: Kernel, kernel: Kernel) -> tuple[str, ...]:
     """The scalars of the source that have become something else: arrays, or accumulators."""
     return tuple(sorted(written_variables(source.body) - written_variables(kernel.body)))
+
+
+def skeleton(kernel: Kernel) -> Kernel:
+    """The kernel without what transforms added (copies into buffers, loads of accumulators): the statements of
+    the source, at the times at which they now run."""
+
+    def drop(stmt: Stmt) -> Stmt | Body | None:
+        if isinstance(stmt, (Assign, Store)) and stmt.origin is None:
+            return ()
+        if isinstance(stmt, (For, If)) and not stmt.body and not getattr(stmt, "orelse", ()):
+            return ()
+        return None
+
+    return with_body(kernel, rewrite(kernel.body, drop))
 
 
 def leaves(body: Body) -> Iterable[Assign | Store]:

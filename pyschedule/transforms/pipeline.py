@@ -81,9 +81,6 @@ def lower(kernel: Kernel, schedule: Schedule, target: Target, *, check_stages: b
     kernel = simplify(kernel)
     if unrolls and target.copies:
         kernel = simplify(unrolling.unroll_registers(kernel))
-    if target.copies:
-        kernel, _ = registers.settle(kernel)
-        vectorized, _ = registers.settle(vectorized)
     verify(kernel)
     records += [_unavailable(directive) for directive in schedule.of(Poll)]
     return Lowered(

@@ -69,6 +69,7 @@ from pyschedule.transforms.nest import (
     Names,
     TileForm,
     before,
+    conjuncts,
     guarded,
     map_bodies,
     tile_form,
@@ -82,6 +83,7 @@ class _Access:
 
     indices: tuple[Expr, ...]
     loops: tuple[For | While, ...]
+    guards: tuple[Expr, ...]  # the tail guards around it
     dtype: Scalar | None  # of a load
 
 
@@ -93,6 +95,7 @@ class _Plan:
     loops: tuple[For, ...]  # of one access, in the order of `forms`
     indices: tuple[Expr, ...]
     members: frozenset[str]  # counters of all tile loops, in all accesses
+    guard: Expr  # the tail guards that hold for the whole region and stand around every access
 
 
 def promote(kernel: Kernel, target: Target, only: frozenset[str] | None = None) -> tuple[Kernel, tuple[str, ...]]:
@@ -134,18 +137,21 @@ def _touches(body: Body, name: str) -> bool:
     )
 
 
-def _accesses(body: Body, name: str, loops: tuple[For | While, ...] = ()) -> list[_Access]:
+def _accesses(
+    body: Body, name: str, loops: tuple[For | While, ...] = (), guards: tuple[Expr, ...] = ()
+) -> list[_Access]:
     found: list[_Access] = []
     for stmt in body:
         for top in children(stmt):
             for part in walk_expr(top):
                 if isinstance(part, Load) and part.array == name:
-                    found.append(_Access(part.indices, loops, element_of(part.dtype)))
+                    found.append(_Access(part.indices, loops, guards, element_of(part.dtype)))
         if isinstance(stmt, Store) and stmt.array == name:
-            found.append(_Access(stmt.indices, loops, None))
+            found.append(_Access(stmt.indices, loops, guards, None))
         around = (*loops, stmt) if isinstance(stmt, (For, While)) else loops
+        tests = (*guards, *conjuncts(stmt.test)) if isinstance(stmt, If) and stmt.tail else guards
         for inner in bodies(stmt):
-            found.extend(_accesses(inner, name, around))
+            found.extend(_accesses(inner, name, around, tests))
     return found
 
 
@@ -165,7 +171,8 @@ def _plan(body: Body, array: Array) -> _Plan | None:
     members: set[str] = set()
     first: tuple[For, ...] | None = None
     accumulates = False
-    for access in _accesses(body, array.name):
+    accesses = _accesses(body, array.name)
+    for access in accesses:
         used: list[For] = []
         indices: list[Expr] = []
         for index in access.indices:
@@ -195,7 +202,12 @@ def _plan(body: Body, array: Array) -> _Plan | None:
         return None
     if not all(_unit(index) for index in keys[0][0]):
         return None
-    return _Plan(keys[0][1], first, keys[0][0], frozenset(members))
+    common = [
+        test
+        for test in dict.fromkeys(accesses[0].guards)
+        if not variables(test) & (inner | changing) and all(test in access.guards for access in accesses)
+    ]
+    return _Plan(keys[0][1], first, keys[0][0], frozenset(members), build.all_of(common))
 
 
 def _unit(index: Expr) -> bool:
@@ -252,7 +264,8 @@ def _transfer(array: Array, accumulator: str, dtype: Scalar, plan: _Plan, names:
     indices = tuple(substitute_expr(index, values) for index in plan.indices)
     element = _element(accumulator, dtype, plan, values)
     inside = build.all_of(
-        [
+        [plan.guard]
+        + [
             before(Var(name), form.end, form.step)
             for name, form in zip(fresh, plan.forms, strict=True)
             if not form.exact

@@ -96,25 +96,3 @@ def loops_over_registers(body: Body) -> set[str]:
         for index in indices
         for counter in variables(index)
     }
-
-
-def settle(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
-    """Register arrays with an index that is still no constant become arrays in (stack) memory.
-
-    Returns the kernel and the names of those arrays.
-    """
-    moved = {
-        name
-        for name, array in local_arrays(kernel.body).items()
-        if array.space == "register"
-        and any(build.constant(index) is None for indices in accesses_of(kernel.body, name) for index in indices)
-    }
-    if not moved:
-        return kernel, ()
-
-    def statement(stmt: Stmt) -> Stmt | None:
-        if isinstance(stmt, Alloc) and stmt.array.name in moved:
-            return dataclasses.replace(stmt, array=dataclasses.replace(stmt.array, space="local"))
-        return None
-
-    return with_body(kernel, rewrite(kernel.body, statement)), tuple(sorted(moved))

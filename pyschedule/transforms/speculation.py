@@ -10,8 +10,8 @@ After - rows beyond the end repeat the last one, and the guarded store at the en
     acc[i - i_1] = acc[i - i_1] + A[min(i, M - 1), k] * b
 
 It fires for tail guards `counter < end` over statements that write registers only.  A tile has a first
-iteration that exists (or, on a GPU, the block has), so `end - 1` is a valid value of the counter.  Staging
-buffers are padded and need no clamp.
+iteration that exists (or, on a GPU, the block has), so `end - 1` is a valid value of the counter, and what runs
+is that iteration once more: its tests, indices and values.  Staging buffers are padded and need no clamp.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Array, Assign, Compare, Expr, If, Kernel, Load, Ramp, Stmt, Store, Var
+from pyschedule.ir.nodes import Array, Assign, Compare, Expr, For, If, Kernel, Load, Ramp, Stmt, Store, Var
 from pyschedule.ir.visitors import (
     arrays,
     expressions,
+    loops,
     map_children,
     rewrite,
-    rewrite_expr,
-    substitute_expr,
     variables,
     walk,
 )
@@ -40,12 +39,15 @@ _PADDED = ("packed", "shared", "register")
 def speculate(kernel: Kernel) -> Kernel:
     declared = arrays(kernel)
     reads = Counter(_reads(kernel.body))
+    every = {loop.var: loop for loop in loops(kernel.body)}
 
     def statement(stmt: Stmt) -> Body | None:
         if not isinstance(stmt, If) or not stmt.tail or stmt.orelse:
             return None
         limits = _limits(stmt.test)
         if limits is None or not _only_registers(stmt.body, declared, reads):
+            return None
+        if not _reaches_only_valid(stmt.body, limits, every):
             return None
         return _clamped(stmt.body, limits, declared)
 
@@ -86,30 +88,48 @@ def _only_registers(body: Body, declared: dict[str, Array], reads: Counter[str])
     return True
 
 
+def _reaches_only_valid(body: Body, limits: dict[str, Expr], loops: dict[str, For]) -> bool:
+    """Whether what the body reads is valid with the counters clamped: no other counter in it has a range that
+    grows with a clamped one, and no vector starts at one."""
+    depends: dict[str, set[str]] = {}
+
+    def sources(name: str) -> set[str]:
+        if name not in depends:
+            loop = loops.get(name)
+            depends[name] = set()
+            if loop is not None:
+                direct = variables(loop.start) | variables(loop.stop)
+                depends[name] = direct.union(*(sources(other) for other in direct))
+        return depends[name]
+
+    used = set(_reads(body))
+    if any(sources(name) & set(limits) for name in used - set(limits)):
+        return False
+    return not any(isinstance(part, Ramp) and variables(part.base) & set(limits) for part in expressions(body))
+
+
 def _clamped(body: Body, limits: dict[str, Expr], declared: dict[str, Array]) -> Body:
-    def clamp(expr: Expr) -> Expr | None:
-        if not isinstance(expr, Load):
-            return None
-        array = declared.get(expr.array)
-        if array is not None and array.space in _PADDED:
-            return None
-        indices = tuple(
-            substitute_expr(index, {name: limits[name] for name in variables(index) & set(limits)})
-            for index in expr.indices
-        )
-        if any(isinstance(index, Ramp) and variables(index.base) & set(limits) for index in expr.indices):
-            return expr
-        return dataclasses.replace(expr, indices=indices)
+    """The body of the iteration at the clamped counters; registers keep their own indices."""
+
+    def clamp(expr: Expr) -> Expr:
+        if isinstance(expr, Var):
+            return limits.get(expr.name, expr)
+        if isinstance(expr, Load):
+            array = declared.get(expr.array)
+            if array is not None and array.space in _PADDED:
+                return expr
+        return map_children(expr, clamp)
 
     def visit(stmts: Body) -> Body:
         result: list[Stmt] = []
         for stmt in stmts:
-            new: Stmt = map_children(stmt, lambda part: rewrite_expr(part, clamp))
-            if isinstance(new, Store):  # a register's own indices are in range
-                new = dataclasses.replace(new, indices=stmt.indices) if isinstance(stmt, Store) else new
-            if isinstance(new, If):
-                new = dataclasses.replace(new, body=visit(new.body), orelse=visit(new.orelse))
-            result.append(new)
+            if isinstance(stmt, Store) or isinstance(stmt, Assign):
+                stmt = dataclasses.replace(stmt, value=clamp(stmt.value))
+            elif isinstance(stmt, If):
+                stmt = dataclasses.replace(
+                    stmt, test=clamp(stmt.test), body=visit(stmt.body), orelse=visit(stmt.orelse)
+                )
+            result.append(stmt)
         return tuple(result)
 
     return visit(body)

@@ -31,12 +31,13 @@ from dataclasses import dataclass
 from pyschedule.analysis.affine import affine
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Alloc, Array, Barrier, Const, Dim, Expr, For, Kernel, Load, Select, Store, Var
+from pyschedule.ir.nodes import Alloc, Array, Barrier, Const, Dim, Expr, For, If, Kernel, Load, Select, Store, Var
 from pyschedule.ir.types import Scalar, element_of
 from pyschedule.ir.visitors import (
     arrays,
     bodies,
     children,
+    local_arrays,
     rewrite,
     substitute_expr,
     variables,
@@ -173,6 +174,12 @@ def _stage_at(
             )
         if size is None and target.staging_space == "shared":
             raise Unsupported("its tile has no constant size")
+        scope = {loop.var for loop in reads[0].loops[: reads[0].loops.index(place) + 1]}
+        moving = {loop.var for read in reads for loop in read.loops} - scope
+        if any(variables(axis.extent) & moving for axis in first.axes):
+            raise Unsupported("the size of its tile changes inside the loop", place.loc)
+        if target.thread_mapping:
+            _threads_meet(kernel, reads[0].loops, place)
         copy_name = names.fresh(f"{name}_tile")
         tile = Array(copy_name, dtype, tuple(axis.extent for axis in first.axes), space=target.staging_space)
         new = _with_copy(place, tile, first, array, reads, buffers, target)
@@ -180,6 +187,21 @@ def _stage_at(
         shape = " x ".join(str(build.constant(axis.extent) or "n") for axis in first.axes)
         notes.append(f"staged {name} at '{label}' as {shape} {dtype} in {target.staging_space} memory")
     return kernel
+
+
+def _threads_meet(kernel: Kernel, path: tuple[For, ...], place: For) -> None:
+    """Raises `Unsupported` unless all threads of a block reach the place equally often: its barriers need all."""
+    differing = {loop.var for loop in path if loop.mapping.startswith("thread")}
+    for loop in path[: path.index(place) + 1]:
+        if loop.mapping.startswith("thread"):
+            form = tile_form(loop)
+            if form is None or not form.exact:
+                raise Unsupported("threads of a block would reach its copy at different times", loop.loc)
+        elif (variables(loop.start) | variables(loop.stop)) & differing:
+            raise Unsupported("threads of a block would reach its copy at different times", loop.loc)
+    for stmt in walk(kernel.body):
+        if isinstance(stmt, If) and any(part is place for part in walk((stmt,))):
+            raise Unsupported("its copy would stand under a condition", stmt.loc)
 
 
 def _moving(read: _Read) -> set[str]:
@@ -243,14 +265,16 @@ def _buffer(read: _Read, inner: tuple[For, ...], array: Array, target: Target, n
             source.append(index)
             continue
         if len(moving) == 1 and isinstance(index, Var):
-            split = _panels(moving[0], inner, read, target, names)
+            split, overruns = _panels(moving[0], inner, read, target, names)
             value: Expr = split[-1].loop.counter
         else:
             halo = True
             split, value = _window(index, moving, inner, names, place)
+            overruns = True
         axes.extend(split)
         source.append(value)
-        tests.append(build.compare("<", value, Dim(array.name, place)))
+        if overruns:
+            tests.append(build.compare("<", value, Dim(array.name, place)))
     if not axes:
         raise Unsupported(f"'{array.name}' is read at one place")
     if not halo:
@@ -258,8 +282,13 @@ def _buffer(read: _Read, inner: tuple[For, ...], array: Array, target: Target, n
     return _Buffer(tuple(axes), tuple(source), build.all_of(tests))
 
 
-def _panels(last: For, inner: tuple[For, ...], read: _Read, target: Target, names: Names) -> list[_Axis]:
-    """The axes of an index that is one counter: an axis a piece of its loop where panels are wanted, else one."""
+def _panels(
+    last: For, inner: tuple[For, ...], read: _Read, target: Target, names: Names
+) -> tuple[list[_Axis], bool]:
+    """The axes of an index that is one counter: an axis a piece of its loop where panels are wanted, else one.
+
+    Also whether the copy runs past the loop's end, to fill whole tiles.
+    """
     pieces = [loop for loop in inner if (loop.source, loop.ordinal) == (last.source, last.ordinal)]
     step = build.constant(last.step)
     if step is None or step < 1:
@@ -276,7 +305,8 @@ def _panels(last: For, inner: tuple[For, ...], read: _Read, target: Target, name
         counter = names.fresh(last.var)
         fill = For(counter, base, build.add(base, total), build.const(step), (), source="", loc=last.loc)
         extent = build.const(-(-total // step))
-        return [_Axis(extent, fill, build.floordiv(build.sub(last.counter, base), step), read.loops.index(last))]
+        index = build.floordiv(build.sub(last.counter, base), step)
+        return [_Axis(extent, fill, index, read.loops.index(last))], True
     axes: list[_Axis] = []
     renamed: dict[str, Expr] = {}
     for place, loop in enumerate(pieces):
@@ -304,7 +334,7 @@ def _panels(last: For, inner: tuple[For, ...], read: _Read, target: Target, name
         position = read.loops.index(loop)
         axes.append(_Axis(extent, fill, build.floordiv(build.sub(loop.counter, low), stride), position))
         renamed[loop.var] = Var(counter)
-    return axes
+    return axes, exact or len(pieces) > 1
 
 
 def _span(first: For) -> int | None:
@@ -389,10 +419,15 @@ def _turn(body: Body, name: str, tile: Array, elements: dict[int, _Buffer]) -> B
     return rewrite(body, expression=expression)
 
 
-def loops_of_copies(body: Body) -> list[For]:
-    """The innermost loops of the copies: those without a name of the user's."""
+def loops_of_copies(body: Body, space: str) -> list[For]:
+    """The innermost loops of the copies: those that fill a buffer, and have no name of the user's."""
+    buffers = {name for name, array in local_arrays(body).items() if array.space == space}
     return [
         stmt
         for stmt in walk(body)
-        if isinstance(stmt, For) and not stmt.source and not any(isinstance(inner, For) for inner in stmt.body)
+        if isinstance(stmt, For)
+        and not stmt.source
+        and len(stmt.body) == 1
+        and isinstance(stmt.body[0], Store)
+        and stmt.body[0].array in buffers
     ]

@@ -25,14 +25,24 @@ from pyschedule.analysis.dependences import Dependences
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
 from pyschedule.ir.nodes import Alloc, Break, Expr, For, If, Kernel, Return, Stmt, Var, While
-from pyschedule.ir.visitors import substitute, variables, walk
+from pyschedule.ir.visitors import substitute, variables, walk, written_variables
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import NoUnroll, Unroll
 from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import bands
-from pyschedule.transforms.copies import renamed_counters
-from pyschedule.transforms.nest import Body, Names, expanded, replace_statement, tile_form, with_body
+from pyschedule.transforms.copies import renamed_counters, renamed_scalars
+from pyschedule.transforms.nest import (
+    Body,
+    Names,
+    expanded,
+    first_access,
+    live_after,
+    replace_statement,
+    skeleton,
+    tile_form,
+    with_body,
+)
 from pyschedule.transforms.registers import loops_over_registers
 from pyschedule.transforms.simplify import simplify
 from pyschedule.transforms.vectorization import innermost_pieces
@@ -246,13 +256,16 @@ def _unrolled(
             copies,
             "left to the target's compiler, by loop metadata",
         )
-    jam = _may_jam(loop, scalar, dependences, vector) if _has_loops(loop.body) else None
+    private = private_scalars(kernel.body, loop)
+    jam = None
+    if _has_loops(loop.body):
+        jam = private is not None and _may_jam(loop, scalar, dependences, vector, private)
     if full:
         step = step_of(loop)
         offsets = [build.add(loop.start, place * step) for place in range(copies)]
-        body = _copies(loop, offsets, names, jam is True)
+        body = _copies(loop, offsets, names, private if jam else None)
     else:
-        body = _partial(loop, copies, names, jam is True)
+        body = _partial(loop, copies, names, private if jam else None)
     how = "" if jam is None else "copies share the loops inside (unroll-and-jam)" if jam else "plain copies"
     return with_body(kernel, replace_statement(kernel.body, loop, body)), copies, how
 
@@ -306,11 +319,20 @@ def _constants_pay(loop: For) -> bool:
     return False
 
 
-def _copies(loop: For, values: Sequence[Expr], names: Names, jam: bool) -> Body:
-    """The body once for each value of the counter, one after the other or with inner loops shared."""
+def private_scalars(body: Body, loop: For) -> frozenset[str] | None:
+    """The scalars that each iteration sets before it reads them, so that copies may have their own; `None` if
+    one of these is read after the loop."""
+    assigned = written_variables(loop.body)
+    private = frozenset(name for name in assigned if first_access(loop.body, name) != "read")
+    return None if any(live_after(body, loop, name) for name in private) else private
+
+
+def _copies(loop: For, values: Sequence[Expr], names: Names, private: frozenset[str] | None) -> Body:
+    """The body once for each value of the counter, one after the other; or, where the scalars private to an
+    iteration are given, with the loops inside shared."""
     bodies = [simplify(substitute(loop.body, {loop.var: value})) for value in values]
-    if jam:
-        return _jammed(bodies, names)
+    if private is not None:
+        return _jammed([bodies[0], *(renamed_scalars(body, private, names) for body in bodies[1:])], names)
     result: list[Stmt] = list(bodies[0])
     for body in bodies[1:]:
         result.extend(renamed_counters(body, names))
@@ -345,7 +367,7 @@ def _same_header(one: For, other: Stmt) -> bool:
     return isinstance(other, For) and (one.start, one.stop, one.step) == (other.start, other.stop, other.step)
 
 
-def _partial(loop: For, copies: int, names: Names, jam: bool) -> Body:
+def _partial(loop: For, copies: int, names: Names, private: frozenset[str] | None) -> Body:
     """A main loop of `copies` iterations at once, and a remainder loop; right for every trip count, 0 included."""
     step = step_of(loop)
     span = build.sub(loop.stop, loop.start) if step > 0 else build.sub(loop.start, loop.stop)
@@ -357,7 +379,7 @@ def _partial(loop: For, copies: int, names: Names, jam: bool) -> Body:
         loop,
         stop=end,
         step=build.const(step * copies),
-        body=_copies(loop, values, names, jam),
+        body=_copies(loop, values, names, private),
         max_trip=None if loop.max_trip is None else loop.max_trip // copies,
     )
     rest_name = names.fresh(f"{loop.var}_r")
@@ -366,7 +388,9 @@ def _partial(loop: For, copies: int, names: Names, jam: bool) -> Body:
     return (main, rest)
 
 
-def _may_jam(loop: For, scalar: Kernel, dependences: Dependences, vector: dict[str, int]) -> bool:
+def _may_jam(
+    loop: For, scalar: Kernel, dependences: Dependences, vector: dict[str, int], private: frozenset[str]
+) -> bool:
     """Whether the loop may move inside the loops of its body: proved on the nest before vectorization."""
     from pyschedule.ir.visitors import contains
 
@@ -382,10 +406,10 @@ def _may_jam(loop: For, scalar: Kernel, dependences: Dependences, vector: dict[s
     present = {stmt.var for stmt in walk(candidate.body) if isinstance(stmt, For)}
     try:
         conflict = dependences.conflict(
-            candidate,
+            skeleton(candidate),
             reorder_reductions=not scalar.strict_math,
             vector={counter: width for counter, width in vector.items() if counter in present},
-            expanded=expanded(dependences.kernel, candidate),
+            expanded=(*expanded(dependences.kernel, candidate), *sorted(private)),
         )
     except Unsupported:
         return False
@@ -444,5 +468,5 @@ def unroll_registers(kernel: Kernel) -> Kernel:
             return kernel
         step, trips = step_of(loop), static_trips(loop) or 0
         offsets = [build.add(loop.start, place * step) for place in range(trips)]
-        body = _copies(loop, offsets, Names(kernel), jam=False) if trips else ()
+        body = _copies(loop, offsets, Names(kernel), None) if trips else ()
         kernel = with_body(kernel, replace_statement(kernel.body, loop, body))

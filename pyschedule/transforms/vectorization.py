@@ -35,6 +35,7 @@ from pyschedule.transforms.nest import (
     expanded,
     live_after,
     replace_statement,
+    skeleton,
     tile_form,
     with_body,
 )
@@ -243,7 +244,7 @@ def _refusal(kernel: Kernel, loops: Sequence[For], width: int, dependences: Depe
         return None
     try:
         conflict = dependences.conflict(
-            kernel,
+            skeleton(kernel),
             reorder_reductions=not kernel.strict_math,
             vector=vector,
             expanded=expanded(dependences.kernel, kernel),
@@ -361,7 +362,7 @@ def _vectorize_copies(kernel: Kernel, target: Target) -> Kernel:
     """The innermost loops of staging copies, where both sides are contiguous."""
     from pyschedule.transforms.staging import loops_of_copies
 
-    for loop in loops_of_copies(kernel.body):
+    for loop in loops_of_copies(kernel.body, target.staging_space):
         declared = arrays(kernel)
         sites = _sites(loop.body)
         if loop.mapping != "serial" or _has_origin(loop.body) or any(site.array not in declared for site in sites):
