@@ -238,12 +238,8 @@ def lanes_agree(found: Survey) -> Sentences:
     """Vectors that meet in an operation have as many lanes; a vector goes where as many lanes are."""
     if not found.has_vectors:
         return
-    for kind in (BinOp, Compare, BoolOp, Select, Call):
-        for node, stmt in found.nodes[kind]:
-            yield from _different_lanes(tuple(children(node)), stmt)
-    for load, stmt in found.all(Load):
-        mask = () if load.mask is None else (load.mask,)
-        yield from _different_lanes((*load.indices, *mask), stmt)
+    for fewer, more, stmt in found.meetings:
+        yield f"vectors of {fewer} and {more} lanes meet {_in(stmt)}"
     for ramp, stmt in found.all(Ramp):
         if isinstance(ramp.base.type, Vector) or ramp.lanes < 2:
             yield f"{format_expr(ramp)} is no ramp {_in(stmt)}"
@@ -254,18 +250,13 @@ def lanes_agree(found: Survey) -> Sentences:
         if lanes_of(assign.value.type) not in (1, lanes_of(assign.vtype)):
             yield f"{assign.value.type} is assigned to {assign.vtype} {_in(assign)}"
     for store, _ in found.all(Store):
-        kept = found.arrays[store.array].dtype
-        place = max(lanes_of(part.type) for part in (*store.indices, Var("", kept)))
-        mask = () if store.mask is None else (store.mask,)
-        yield from _different_lanes((*store.indices, *mask, store.value, Var("", kept)), store)
-        if place == 1 and any(isinstance(part.type, Vector) for part in (*mask, store.value)):
+        moving = [store.value.type] if store.mask is None else [store.value.type, store.mask.type]
+        place = [found.arrays[store.array].dtype, *(index.type for index in store.indices)]
+        counts = sorted({type_.lanes for type_ in (*moving, *place) if isinstance(type_, Vector)})
+        if len(counts) > 1:
+            yield f"vectors of {counts[0]} and {counts[1]} lanes meet {_in(store)}"
+        elif counts and not any(isinstance(type_, Vector) for type_ in place):
             yield f"lanes are stored to one element {_in(store)}"
-
-
-def _different_lanes(parts: tuple[Expr, ...], stmt: Stmt) -> Sentences:
-    counts = {part.type.lanes for part in parts if isinstance(part.type, Vector)}
-    if len(counts) > 1:
-        yield f"vectors of {' and '.join(map(str, sorted(counts)))} lanes meet {_in(stmt)}"
 
 
 def vectors_are_kept_in_registers(found: Survey) -> Sentences:

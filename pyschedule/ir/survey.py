@@ -18,12 +18,13 @@ from pyschedule.ir.nodes import (
     Kernel,
     Load,
     Ramp,
+    Reduce,
     Stmt,
     Store,
     Var,
     While,
 )
-from pyschedule.ir.types import Type, Vector
+from pyschedule.ir.types import Type, Vector, lanes_of
 from pyschedule.ir.visitors import Body, Loops, arrays, children, variable_types, written_variables
 
 Node = TypeVar("Node")
@@ -32,7 +33,8 @@ Node = TypeVar("Node")
 @dataclass(slots=True)
 class Survey:
     """`statements`: each with the loops around it.  `nodes`: class → its nodes, each with its statement.
-    `unbound` and `undeclared`: names that no value or array can have reached, each with the statement."""
+    `unbound` and `undeclared`: names that no value or array can have reached, each with the statement.
+    `meetings`: the different numbers of lanes of two vectors that meet in one operation."""
 
     kernel: Kernel
     arrays: dict[str, Array]
@@ -41,6 +43,7 @@ class Survey:
     nodes: dict[type, list[tuple[Any, Stmt]]] = field(default_factory=lambda: defaultdict(list))
     unbound: list[tuple[str, Stmt]] = field(default_factory=list)
     undeclared: list[tuple[str, Stmt]] = field(default_factory=list)
+    meetings: list[tuple[int, int, Stmt]] = field(default_factory=list)
 
     def all(self, kind: type[Node]) -> list[tuple[Node, Stmt]]:
         """The nodes of one class, each with the statement it is in (a statement: itself)."""
@@ -94,15 +97,22 @@ def _body(found: Survey, body: Body, loops: Loops, bound: set[str], declared: se
                 bound |= other
 
 
-def _expr(found: Survey, root: Expr, stmt: Stmt, bound: set[str], declared: set[str]) -> None:
-    pending = [root]
-    while pending:
-        expr = pending.pop()
-        found.nodes[type(expr)].append((expr, stmt))
-        if isinstance(expr, Var):
-            if expr.name not in bound:
-                found.unbound.append((expr.name, stmt))
-            continue
-        if isinstance(expr, (Dim, Load)) and expr.array not in declared:
-            found.undeclared.append((expr.array, stmt))
-        pending.extend(children(expr))
+def _expr(found: Survey, expr: Expr, stmt: Stmt, bound: set[str], declared: set[str]) -> int:
+    """Notes an expression and all in it; returns its lanes."""
+    found.nodes[type(expr)].append((expr, stmt))
+    if isinstance(expr, Var):
+        if expr.name not in bound:
+            found.unbound.append((expr.name, stmt))
+        return lanes_of(expr.vtype)
+    if isinstance(expr, (Dim, Load)) and expr.array not in declared:
+        found.undeclared.append((expr.array, stmt))
+    lanes = lanes_of(expr.dtype) if isinstance(expr, Load) else 1
+    for part in children(expr):
+        more = _expr(found, part, stmt, bound, declared)
+        if more != lanes and more != 1:
+            if lanes != 1:
+                found.meetings.append((min(lanes, more), max(lanes, more), stmt))
+            lanes = more
+    if isinstance(expr, (Ramp, Broadcast)):
+        return expr.lanes
+    return 1 if isinstance(expr, Reduce) else lanes
