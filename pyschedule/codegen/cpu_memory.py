@@ -15,9 +15,10 @@ from pyschedule.codegen.expressions import (
     is_vector,
 )
 from pyschedule.codegen.names import Names
+from pyschedule.codegen.reuse import Reuse, runs
 from pyschedule.errors import InternalError
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Alloc, Array, Assign, Expr, Kernel, Load, Store
+from pyschedule.ir.nodes import Alloc, Array, Assign, Expr, Kernel, Load, Stmt, Store
 from pyschedule.ir.types import INT64, Scalar, Vector, element_of, lanes_of
 from pyschedule.ir.visitors import Body, expressions, variables, walk, walk_expr, written_variables
 
@@ -44,6 +45,7 @@ class MemoryWriter(VectorWriter):
         self._changing = written_variables(kernel.body)
         self._parameters = {param.name for param in kernel.scalar_params} - self._changing
         self._in_registers = _register_arrays(kernel.body)
+        self._reuse: Reuse | None = None
 
     def adopt(self, outer: MemoryWriter, scalars: tuple[str, ...]) -> None:
         """Takes over what the function whose loop this one runs gives it as arguments."""
@@ -104,7 +106,40 @@ class MemoryWriter(VectorWriter):
 
     # ------------------------------------------------------------------------------------------------- loads
 
+    def body(self, body: tuple[Stmt, ...]) -> None:
+        outer, self._reuse = self._reuse, None
+        super().body(body)
+        self._reuse = outer
+
+    def statements(self, body: tuple[Stmt, ...]) -> None:
+        for run in runs(body):
+            self._reuse = Reuse(run, self.arrays, self._in_memory) if isinstance(run[0], (Assign, Store)) else None
+            previous: Stmt | None = None
+            for stmt in run:
+                if self._reuse is not None:
+                    self._reuse.advance(previous)
+                previous = stmt
+                self.statement(stmt)
+        self._reuse = None
+
+    def _in_memory(self, access: Load | Store) -> bool:
+        return self.register(self.arrays[access.array], access.indices) is None
+
     def load(self, node: Load) -> Code:
+        reuse = self._reuse
+        if reuse is None:
+            return self._load(node)
+        if (name := reuse.known(node)) is not None:
+            return Code(name)
+        code = self._load(node)
+        if self._inline or self._active is not None or not reuse.worth_a_name(node):
+            return code
+        name = self.names.fresh(f"{node.array}_value")
+        self.line(f"{name} = {code.text}")
+        reuse.remember(node, name)
+        return Code(name)
+
+    def _load(self, node: Load) -> Code:
         array = self.arrays[node.array]
         if (register := self.register(array, node.indices)) is not None:
             if node.mask is not None:
@@ -182,7 +217,7 @@ class MemoryWriter(VectorWriter):
             return
         if stmt.mask is not None and not is_vector(stmt.mask):
             self.line(f"if {self.text(stmt.mask)}:", self.place(stmt.loc))
-            with self.indented():
+            with self.indented(), self.inline():
                 self._write(array, stmt, None)
             return
         self._write(array, stmt, None if stmt.mask is None else self.mask(stmt.mask))

@@ -70,9 +70,12 @@ class Emitter(ExpressionWriter):
     def body(self, body: tuple[Stmt, ...]) -> None:
         """Statements at the present depth, in a scope of their own."""
         outer = dict(self.arrays)
+        self.statements(body)
+        self.arrays = outer
+
+    def statements(self, body: tuple[Stmt, ...]) -> None:
         for stmt in body:
             self.statement(stmt)
-        self.arrays = outer
 
     def statement(self, stmt: Stmt) -> None:
         match stmt:

@@ -15,7 +15,7 @@ import pytest
 
 from pyschedule.codegen.numba_cpu import generate
 from pyschedule.errors import InternalError
-from pyschedule.ir import build
+from pyschedule.ir import build, interpreter
 from pyschedule.ir.nodes import (
     Alloc,
     Array,
@@ -357,6 +357,47 @@ def matmul(A, B, C):
             for k in range(A_n1):  # loop k
                 store(C, i * C_s0 + j, muladd(load(A, i * A_s0 + k), load(B, k * B_s0 + j), load(C, i * C_s0 + j)))
 ''')
+
+
+def test_a_load_done_again_is_named_until_a_store_may_change_it() -> None:
+    """z may be y: what was read of y before a store to z is read again after it; a local array is its own."""
+    y, z = array("y", "float64"), array("z", "float64")
+    t = Array("t", FLOAT64, (build.const(2),), space="local")
+    here, there = (build.ZERO,), (build.ONE,)
+    first, second = load(y, *here), load(y, *there)
+    local = Load("t", here, FLOAT64)
+    body = (
+        Alloc(t),
+        Store("t", here, BinOp("*", first, first, FLOAT64)),
+        Store("t", there, BinOp("+", first, second, FLOAT64)),
+        Store("z", here, BinOp("+", BinOp("+", first, local, FLOAT64), second, FLOAT64)),
+        Store("z", there, BinOp("+", BinOp("+", first, local, FLOAT64), local, FLOAT64)),
+        Assign("n", build.ONE, INT64),
+        Assign("s", load(y, N), FLOAT64),
+        Assign("n", build.ZERO, INT64),
+        Store("z", there, BinOp("+", BinOp("+", load(y, N), Var("s", FLOAT64), FLOAT64), second, FLOAT64)),
+    )
+    kernel = Kernel("again", (y, z), body, strict_math=True)
+    text = source_of(kernel)
+    assert text.count("load(y, 0)") == 2 and text.count("load(t, 0)") == 1
+    shared = np.array([3.0, 5.0])
+    expected = shared.copy()
+    function = compiled(kernel)
+    interpreter.run(kernel, {"y": expected, "z": expected})
+    function(shared, shared)
+    np.testing.assert_array_equal(shared, expected)
+
+
+def test_a_load_under_a_scalar_mask_is_not_named_for_others() -> None:
+    x, y = array("x", "int64"), array("y", "int64")
+    inside = below(I, build.const(3))
+    body = (
+        Store("y", (I,), load(x, I), inside),
+        Store("y", (build.add(I, 1),), build.add(Load("x", (I,), INT64, inside), Load("x", (I,), INT64, inside))),
+        Store("y", (build.add(I, 1),), load(x, I), inside),
+    )
+    kernel = Kernel("masked", (x, y), (serial("i", 8, *body),))
+    agree(kernel, {"x": np.arange(5, 13), "y": np.zeros(9, np.int64)})
 
 
 def test_a_gpu_target_is_refused() -> None:
