@@ -82,7 +82,7 @@ def max_trip(loop: For, enclosing: Sequence[For] = ()) -> int | None:
     found = loop.max_trip
     length = _length(loop)
     if length is not None:
-        most = _Prover(enclosing).upper(length[0])
+        most = Bounder(enclosing).upper(length[0])
         if most is not None:
             trips = max(0, -(-most // length[1]))
             found = trips if found is None else min(found, trips)
@@ -103,38 +103,42 @@ def _length(loop: For) -> tuple[Affine, int] | None:
 def upper_bound(expr: Expr, enclosing: Sequence[For] = ()) -> int | None:
     """A constant that `expr` never exceeds inside the loops given (outermost first), if one can be proved."""
     form = affine(expr)
-    return None if form is None else _Prover(enclosing).upper(form)
+    return None if form is None else Bounder(enclosing).upper(form)
 
 
 def lower_bound(expr: Expr, enclosing: Sequence[For] = ()) -> int | None:
     """A constant that `expr` never goes below inside the loops given, if one can be proved."""
     form = affine(expr)
-    return None if form is None else form_lower_bound(form, enclosing)
+    return None if form is None else Bounder(enclosing).lower(form)
 
 
-def form_upper_bound(form: Affine, enclosing: Sequence[For] = ()) -> int | None:
-    return _Prover(enclosing).upper(form)
-
-
-def form_lower_bound(form: Affine, enclosing: Sequence[For] = ()) -> int | None:
-    least = _Prover(enclosing).upper(form.scaled(-1))
-    return None if least is None else -least
-
-
-class _Prover:
-    """Upper bounds of affine forms; a lower bound is an upper bound of the negated form."""
+class Bounder:
+    """Bounds of affine forms inside some loops (outermost first); keeps what it worked out of the loops."""
 
     def __init__(self, enclosing: Sequence[For]) -> None:
         self.loops = {loop.var: loop for loop in enclosing}
         # Inner counters go first: their bounds mention outer ones, never the other way round.
         self.depth = {loop.var: level for level, loop in enumerate(enclosing)}
-        self.effort = _EFFORT
+        self.ends: dict[tuple[str, bool], list[Affine]] = {}
+        self.effort = 0
 
     def upper(self, form: Affine) -> int | None:
+        """A constant that the form never exceeds."""
+        self.effort = _EFFORT
+        return self._upper(form)
+
+    def lower(self, form: Affine) -> int | None:
+        """A constant that the form never goes below: an upper bound of the negated form, negated."""
+        most = self.upper(form.scaled(-1))
+        return None if most is None else -most
+
+    def _upper(self, form: Affine) -> int | None:
         if form.is_constant:
             return form.constant
         self.effort -= 1
         if self.effort < 0:
+            return None
+        if not any(self._can_replace(term) for term, _ in form.terms):
             return None
         for term, factor in sorted(form.terms, key=self._rank):
             rest = form.without(term)
@@ -142,12 +146,15 @@ class _Prover:
             if choices is None:
                 continue
             needs_all, parts = choices
-            bounds = [self.upper(rest + part) for part in parts]
+            bounds = [self._upper(rest + part) for part in parts]
             known = [bound for bound in bounds if bound is not None]
             if needs_all:
                 return max(known) if len(known) == len(bounds) else None
             return min(known, default=None)
         return None
+
+    def _can_replace(self, term: Term) -> bool:
+        return term in self.loops if isinstance(term, str) else True
 
     def _rank(self, item: tuple[Term, int]) -> tuple[int, int]:
         """Opaque terms first (what they hide may cancel), then counters from the innermost, then extents."""
@@ -162,10 +169,7 @@ class _Prover:
     def _replacements(self, term: Term, factor: int) -> tuple[bool, list[Affine]] | None:
         """Forms to put for `factor * term`: each an upper bound, or (`True`) all of them together."""
         if isinstance(term, str):
-            loop = self.loops.get(term)
-            if loop is None:
-                return None
-            ends = _last_values(loop) if factor > 0 else _first_values(loop)
+            ends = self._ends(term, factor > 0)
             return (False, [end.scaled(factor) for end in ends]) if ends else None
         if isinstance(term, Dim):
             return (False, [Affine(0)]) if factor < 0 else None
@@ -180,6 +184,13 @@ class _Prover:
             parts = [arm.scaled(factor) for arm in arms if arm is not None]
             return (True, parts) if len(parts) == 2 else None
         return self._divided(term, factor) if isinstance(term, BinOp) else None
+
+    def _ends(self, counter: str, last: bool) -> list[Affine]:
+        key = counter, last
+        if key not in self.ends:
+            loop = self.loops.get(counter)
+            self.ends[key] = [] if loop is None else _last_values(loop) if last else _first_values(loop)
+        return self.ends[key]
 
     def _divided(self, term: BinOp, factor: int) -> tuple[bool, list[Affine]] | None:
         """Bounds of `x // n`, `x % n`, `x & n` and `x >> n` for a positive constant `n`."""
@@ -197,7 +208,7 @@ class _Prover:
         if factor % number == 0:
             # x - (n - 1) <= n * (x // n) <= x
             return False, [(operand if factor > 0 else operand.plus(1 - number)).scaled(factor // number)]
-        most = self.upper(operand if factor > 0 else operand.scaled(-1))
+        most = self._upper(operand if factor > 0 else operand.scaled(-1))
         if most is None:
             return None
         return False, [Affine(factor * (most // number if factor > 0 else -most // number))]

@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, Final
 
 import numpy as np
 
 from pyschedule.analysis.affine import Affine, affine, expression
-from pyschedule.analysis.induction import form_lower_bound, form_upper_bound
+from pyschedule.analysis.induction import Bounder
 from pyschedule.ir import arithmetic
 from pyschedule.ir.build import constant
 from pyschedule.ir.nodes import (
@@ -49,7 +49,7 @@ _LINEAR = ("+", "-", "*")
 _NEGATED: Final = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Facts:
     """What is known where an expression stands.
 
@@ -61,6 +61,15 @@ class Facts:
     assigned: frozenset[str] = frozenset()
     known: Mapping[Expr, bool] | None = None
     extents: Mapping[Dim, Const] | None = None
+
+    @cached_property
+    def bounder(self) -> Bounder:
+        return Bounder(self.loops)
+
+    @cached_property
+    def decided(self) -> dict[Expr, Expr]:
+        """Comparisons and extrema that were simplified here already: copies of a body repeat them."""
+        return {}
 
     def inside(self, loop: For) -> Facts:
         return replace(self, loops=(*self.loops, loop))
@@ -82,7 +91,7 @@ class Facts:
         """The least and the largest value, infinite where unknown."""
         if form.is_constant:
             return form.constant, form.constant
-        least, most = form_lower_bound(form, self.loops), form_upper_bound(form, self.loops)
+        least, most = self.bounder.lower(form), self.bounder.upper(form)
         return -math.inf if least is None else least, math.inf if most is None else most
 
 
@@ -90,13 +99,20 @@ def simplified(expr: Expr, facts: Facts) -> Expr:
     """An expression of the same type and value; the very same object where no rule fires."""
     if isinstance(expr, (Const, Var)):
         return expr
-    if _is_linear(expr):
+    if isinstance(expr, (BinOp, UnaryOp)) and _is_linear(expr):
         return _linear(expr, facts)
-    expr = map_children(expr, lambda part: simplified(part, facts))
-    if facts.known and expr in facts.known:
-        return Const(facts.known[expr], BOOL)
-    rule = _RULES.get(type(expr))
-    return expr if rule is None else rule(expr, facts)
+    costly = isinstance(expr, (Compare, Call))
+    if costly and (known := facts.decided.get(expr)) is not None:
+        return expr if known == expr else known
+    new: Expr = map_children(expr, lambda part: simplified(part, facts))
+    if facts.known and isinstance(new, (Compare, UnaryOp, BoolOp, Select)) and new in facts.known:
+        new = Const(facts.known[new], BOOL)
+    rule = _RULES.get(type(new))
+    if rule is not None:
+        new = rule(new, facts)
+    if costly:
+        facts.decided[expr] = new
+    return new
 
 
 def has_effect(expr: Expr) -> bool:
@@ -142,6 +158,8 @@ def _linear(expr: Expr, facts: Facts) -> Expr:
 
     Modulo 2**64, so whatever the terms are.  Only where that is shorter: the user's spelling stays else.
     """
+    if isinstance(expr, BinOp) and expr.op != "*" and type(expr.left) is Var and type(expr.right) is Const:
+        return expr if expr.right.value else _unit(expr)  # by far the most common sum
     expr = _through(expr, facts)
     form = affine(expr)
     if form is None or has_effect(expr):
