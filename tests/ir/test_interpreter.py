@@ -205,6 +205,14 @@ def test_fma_of_float32_rounds_once(a: float, b: float, c: float) -> None:
             assert abs(Fraction(found) - exact) <= abs(Fraction(other) - exact)
 
 
+def test_fma_of_float32_is_not_fooled_by_a_tie() -> None:
+    """97 * 172961 is 2**24 + 1, halfway between two float32s; what is added is lost to float64."""
+    call = Call("fma", tuple(Cast(FLOAT32, Var(name, FLOAT64)) for name in "abc"), FLOAT32)
+    assert value(call, a=97.0, b=172961.0, c=2.0**-40) == 16777218
+    assert value(call, a=97.0, b=172961.0, c=0.0) == 16777216
+    assert value(call, a=97.0, b=172961.0, c=-(2.0**-40)) == 16777216
+
+
 def test_fma_of_float64_rounds_once() -> None:
     call = Call("fma", tuple(Var(name, FLOAT64) for name in "abc"), FLOAT64)
     a = 1 + 2.0**-30

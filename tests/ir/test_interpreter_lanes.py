@@ -144,6 +144,19 @@ def test_the_arms_of_a_select_touch_their_own_lanes_only() -> None:
         assert y.tolist() == wanted
 
 
+def test_an_arm_within_an_arm_touches_the_lanes_of_both() -> None:
+    """The inner test holds where the outer does not: there too, nothing is read."""
+    inside, even = (
+        less(ramp(0, 8), Dim("x", 0)),
+        Compare("==", op("%", ramp(0, 8), const(2), INT64), const(0), INT64),
+    )
+    inner = Select(even, load("x", ramp(0, 8)), f32(5), FLOAT32)
+    y = np.zeros(8, np.float32)
+    expr = Select(inside, inner, Broadcast(f32(-1), 8), FLOAT32)
+    run(kernel([array("x"), array("y")], store("y", ramp(0, 8), expr)), {"x": np.ones(5, np.float32), "y": y})
+    assert y.tolist() == [1, 5, 1, 5, 1, -1, -1, -1]
+
+
 def test_the_right_side_of_and_touches_open_lanes_only() -> None:
     inside = less(ramp(0, 8), Dim("x", 0))
     positive = Compare("<", f32(0), load("x", ramp(0, 8)), FLOAT32)
