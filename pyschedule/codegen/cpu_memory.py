@@ -152,7 +152,9 @@ class MemoryWriter(VectorWriter):
             if isinstance(array.dtype, Vector):
                 return self._load_vector_element(array, address, mask)
             lanes = max(address.lanes, lanes_of(node.mask.type) if vector_mask and node.mask is not None else 1)
-            code = self._scalar_load(array, address, mask) if lanes == 1 else self._vector_load(array, address, lanes)
+            code = (
+                self._scalar_load(array, address, mask) if lanes == 1 else self._vector_load(array, address, lanes)
+            )
         return self._widened(code, array)
 
     def _widened(self, code: Code, array: Array) -> Code:
@@ -314,7 +316,9 @@ class MemoryWriter(VectorWriter):
 
 def _register_arrays(body: Body) -> frozenset[str]:
     """The arrays of registers of which every index is a constant: each element can be a variable."""
-    declared = {stmt.array.name for stmt in walk(body) if isinstance(stmt, Alloc) and stmt.array.space == "register"}
+    declared = {
+        stmt.array.name for stmt in walk(body) if isinstance(stmt, Alloc) and stmt.array.space == "register"
+    }
     accesses: list[Load | Store] = [part for part in expressions(body) if isinstance(part, Load)]
     accesses += [stmt for stmt in walk(body) if isinstance(stmt, Store)]
     indexed = {
@@ -323,5 +327,3 @@ def _register_arrays(body: Body) -> frozenset[str]:
         if access.mask is not None or any(build.constant(index) is None for index in access.indices)
     }
     return frozenset(declared - indexed)
-
-

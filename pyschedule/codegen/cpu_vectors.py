@@ -100,7 +100,7 @@ class VectorWriter(Emitter):
             if expr in known:
                 return Code(known[expr])
         code = self.converted(expr, BOOL)
-        if code.binding == ATOM and code.text.isidentifier() or self._inline or not self._is_stable(expr):
+        if (code.binding == ATOM and code.text.isidentifier()) or self._inline or not self._is_stable(expr):
             return code
         name = self.names.fresh("mask")
         self.line(f"{name} = {code.text}")
@@ -232,5 +232,3 @@ def _can_raise(expr: Expr) -> bool:
 def _touches_memory(expr: Expr) -> bool:
     """Whether evaluating an expression for a lane that is off could do harm."""
     return any(isinstance(part, Load) or _can_raise(part) for part in walk_expr(expr))
-
-

@@ -195,4 +195,3 @@ def _driver(module: _Module, name: str, work: str, arguments: list[str], raises:
         '        raise IndexError("index is out of range")',
     ]
     return "\n".join([*guard, "", "", *head, *loop])
-

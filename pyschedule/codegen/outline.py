@@ -157,4 +157,3 @@ def shared_arrays(kernel: Kernel) -> frozenset[str]:
 def raises(body: Body) -> bool:
     """Whether a body checks an index."""
     return any(isinstance(part, Call) and part.function == "checked_index" for part in expressions(body))
-

@@ -47,7 +47,9 @@ class Reuse:
     change every parameter; a store to a local array that array only.
     """
 
-    def __init__(self, run: tuple[Stmt, ...], arrays: dict[str, Array], in_memory: Callable[[Load | Store], bool]) -> None:
+    def __init__(
+        self, run: tuple[Stmt, ...], arrays: dict[str, Array], in_memory: Callable[[Load | Store], bool]
+    ) -> None:
         self._arrays = arrays
         self._in_memory = in_memory
         self._names: dict[Load, str] = {}

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-NUMBA_NAMES: Final = frozenset(
-    "njit prange boolean int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split()
-)
+_NUMBA: Final = "njit prange boolean int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64"
 
-SIMD_NAMES: Final = frozenset(
-    """
+_SIMD: Final = """
     absolute convert floordiv fma maximum minimum mod muladd pmax pmin power select shift_left shift_right
     reduce_add reduce_and reduce_maximum reduce_minimum reduce_multiply reduce_or reduce_pmax reduce_pmin reduce_xor
     acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf erfc exp exp2 expm1 floor fmod hypot
@@ -19,5 +16,7 @@ SIMD_NAMES: Final = frozenset(
     stay_rolled thread_count unroll_by unroll_fully
     gather gather_masked head load load_masked load_strided load_strided_masked load_vector ramp scatter_masked
     scratch splat stack store store_masked store_strided_masked stride
-    """.split()
-)
+"""
+
+NUMBA_NAMES: Final = frozenset(_NUMBA.split())
+SIMD_NAMES: Final = frozenset(_SIMD.split())

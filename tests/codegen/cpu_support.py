@@ -69,7 +69,10 @@ def as_words(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def call(function: Any, kernel: Kernel, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> Any:
     return function(
-        *(as_words(arrays[param.name]) if isinstance(param, Array) else scalars[param.name] for param in kernel.params)
+        *(
+            as_words(arrays[param.name]) if isinstance(param, Array) else scalars[param.name]
+            for param in kernel.params
+        )
     )
 
 
@@ -108,7 +111,9 @@ def same(name: str, got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any], rto
             left, right = got.astype(np.float64), wanted.astype(np.float64)
         np.testing.assert_array_equal(left, right, err_msg=name)
         return
-    np.testing.assert_allclose(got.astype(np.float64), wanted.astype(np.float64), rtol=rtol, atol=1e-30, err_msg=name)
+    np.testing.assert_allclose(
+        got.astype(np.float64), wanted.astype(np.float64), rtol=rtol, atol=1e-30, err_msg=name
+    )
 
 
 def samples(dtype: str, count: int, seed: int = 0) -> np.ndarray[Any, Any]:

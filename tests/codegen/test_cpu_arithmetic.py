@@ -44,11 +44,13 @@ from tests.codegen.cpu_support import (
 NUMBERS = [name for name in DTYPES if name != "bool"]
 FLOATS = ["float32", "float64"]
 INTEGERS = [name for name in NUMBERS if not Scalar(name).is_float]
-I = Var("i")  # noqa: E741
+I = Var("i")
 COUNT = 45
 
 
-def elementwise(results: dict[str, tuple[str, Expr]], inputs: dict[str, str], lanes: int, strict: bool = True) -> Kernel:
+def elementwise(
+    results: dict[str, tuple[str, Expr]], inputs: dict[str, str], lanes: int, strict: bool = True
+) -> Kernel:
     """`name[i] = expression` for each result (name → dtype, expression over `I`), one or more lanes a step."""
     arrays = [array(name, dtype) for name, dtype in inputs.items()]
     arrays += [array(name, dtype) for name, (dtype, _) in results.items()]
@@ -173,7 +175,8 @@ def test_comparisons_and_choices(dtype: str, lanes: int) -> None:
     a, b = element("a", dtype), element("b", dtype)
     kind = held(Scalar(dtype))
     results: dict[str, tuple[str, Expr]] = {
-        f"r{number}": ("bool", Compare(op, a, b, kind)) for number, op in enumerate(["<", "<=", ">", ">=", "==", "!="])
+        f"r{number}": ("bool", Compare(op, a, b, kind))
+        for number, op in enumerate(["<", "<=", ">", ">=", "==", "!="])
     }
     less, equal = Compare("<", a, b, kind), Compare("==", a, b, kind)
     results["all"] = ("bool", BoolOp("and", less, UnaryOp("not", equal)))
@@ -189,7 +192,11 @@ def test_conversions_are_those_of_astype(source: str, lanes: int) -> None:
     value = element("a", source)
     kind = Scalar(source)
     if kind.is_float:  # C leaves a conversion out of range undefined
-        bounded = Call("pmax", (Call("pmin", (value, Const(100.0, held(kind))), held(kind)), Const(0.0, held(kind))), held(kind))
+        bounded = Call(
+            "pmax",
+            (Call("pmin", (value, Const(100.0, held(kind))), held(kind)), Const(0.0, held(kind))),
+            held(kind),
+        )
         value = Select(Call("isnan", (value,), BOOL), Const(0.0, held(kind)), bounded, held(kind))
     results: dict[str, tuple[str, Expr]] = {f"to_{name}": (name, Cast(Scalar(name), value)) for name in DTYPES}
     results |= {f"st_{name}": (name, value) for name in DTYPES}

@@ -40,9 +40,20 @@ from pyschedule.ir.nodes import (
 )
 from pyschedule.ir.types import FLOAT32, FLOAT64, INT64, Scalar, Vector
 from pyschedule.schedule.targets import cuda, host
-from tests.codegen.cpu_support import agree, array, below, call, compiled, lanes_from, load, samples, serial, source_of
+from tests.codegen.cpu_support import (
+    agree,
+    array,
+    below,
+    call,
+    compiled,
+    lanes_from,
+    load,
+    samples,
+    serial,
+    source_of,
+)
 
-I, J, K, N = Var("i"), Var("j"), Var("k"), Var("n")  # noqa: E741
+I, J, K, N = Var("i"), Var("j"), Var("k"), Var("n")
 
 
 def parallel(var: str, stop: Any, *body: Stmt, **fields: Any) -> Any:
@@ -226,7 +237,10 @@ def test_a_parallel_loop_that_threads_cannot_run_stays_on_one_thread(case: str) 
         body = (last, keep, If(Compare("==", Var("s"), build.const(3), INT64), (Break(),)))
     else:
         before = (Alloc(acc), Store("acc", (build.ZERO,), Broadcast(build.const(5), 4)))
-        body = (last, Store("y", (I,), build.add(Var("s"), Reduce("+", Load("acc", (build.ZERO,), Vector(INT64, 4))))))
+        body = (
+            last,
+            Store("y", (I,), build.add(Var("s"), Reduce("+", Load("acc", (build.ZERO,), Vector(INT64, 4))))),
+        )
     kernel = Kernel("stay", (x, y), (*before, parallel("i", Dim("x", 0), *body), *after))
     assert "stays on one thread" in source_of(kernel, parallel=True)
     agree(kernel, {"x": np.array([4, 1, 3, 2, 9]), "y": np.zeros(5, np.int64)}, parallel=True)
@@ -333,7 +347,9 @@ def test_the_text_is_deterministic_and_says_lines_and_loops() -> None:
     where = Location("/home/someone/kernels.py", 12, 8)
     x = array("x", "float32")
     store = Store("x", (I,), Const(1.0, FLOAT32), loc=Location("/home/someone/kernels.py", 13, 12))
-    kernel = Kernel("ones", (x,), (serial("i", Dim("x", 0), store, loc=where),), loc=Location("/home/someone/kernels.py", 11, 0))
+    kernel = Kernel(
+        "ones", (x,), (serial("i", Dim("x", 0), store, loc=where),), loc=Location("/home/someone/kernels.py", 11, 0)
+    )
     text = source_of(kernel)
     assert text == source_of(kernel)
     assert "# line 12, loop i" in text and "# line 13" in text
@@ -342,7 +358,7 @@ def test_the_text_is_deterministic_and_says_lines_and_loops() -> None:
 
 def test_the_golden_text_of_a_product() -> None:
     text = source_of(matmul())
-    assert text.endswith('''
+    assert text.endswith("""
 
 @njit(**OPTIONS)
 def matmul(A, B, C):
@@ -356,7 +372,7 @@ def matmul(A, B, C):
         for j in range(B_n1):  # loop j
             for k in range(A_n1):  # loop k
                 store(C, i * C_s0 + j, muladd(load(A, i * A_s0 + k), load(B, k * B_s0 + j), load(C, i * C_s0 + j)))
-''')
+""")
 
 
 def test_a_load_done_again_is_named_until_a_store_may_change_it() -> None:
@@ -475,7 +491,10 @@ def test_the_register_tile_of_a_product_has_no_spills(lanes: int = 16) -> None:
             Alloc(acc),
             *(Store("acc", spot, Const(0.0, FLOAT32)) for spot in spots),
             serial("k", Dim("A", 1), *(step(i, j) for i, j in tile)),
-            *(Store("C", (build.const(i), columns[j]), Load("acc", (build.const(i), build.const(j)), vector)) for i, j in tile),
+            *(
+                Store("C", (build.const(i), columns[j]), Load("acc", (build.const(i), build.const(j)), vector))
+                for i, j in tile
+            ),
         ),
     )
     rng = np.random.default_rng(0)

@@ -41,7 +41,9 @@ from pyschedule.codegen.simd.types import (
 Build = Callable[..., Any]  # (builder, element, *LLVM values) -> LLVM value
 
 
-def elementwise(build: Build, result: Callable[[Any], Any] | None = None, accept: Callable[[Any], bool] = is_value) -> Any:
+def elementwise(
+    build: Build, result: Callable[[Any], Any] | None = None, accept: Callable[[Any], bool] = is_value
+) -> Any:
     """The typing and code of a function of values of one element type; `result` maps it to the result's."""
 
     def typed(*operands: Any) -> Any:
@@ -376,9 +378,11 @@ def _register(python: Any, build: Build, arity: int, result: Callable[[Any], Any
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return typed(*sig.args)[1](context, builder, sig, args)
 
-    patterns = [(VectorType,)] if arity == 1 else [
-        (VectorType, VectorType), (VectorType, types.Any), (types.Any, VectorType)
-    ]
+    patterns = (
+        [(VectorType,)]
+        if arity == 1
+        else [(VectorType, VectorType), (VectorType, types.Any), (types.Any, VectorType)]
+    )
     for pattern in patterns:
         lower_builtin(python, *pattern)(lowered)
 
@@ -429,7 +433,7 @@ def _float_to_integer(builder: Any, x: Any, element: Any) -> Any:
         whole = builder.fptosi(reduced, widened(INT64, lanes))
         flipped = builder.xor(whole, constant(whole.type, -(2**63)))
         return choose(builder, large, flipped, whole)
-    through = INT64 if element.bitwidth == 64 or not element.signed and element.bitwidth == 32 else INT32
+    through = INT64 if element.bitwidth == 64 or (not element.signed and element.bitwidth == 32) else INT32
     whole = builder.fptosi(x, widened(through, lanes))
     return whole if llvm == through else builder.trunc(whole, widened(llvm, lanes))
 

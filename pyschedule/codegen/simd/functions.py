@@ -111,9 +111,7 @@ def _integer_power(builder: Any, element: Any, base: Any, exponent: Any) -> Any:
     builder.position_at_end(done)
     if negative is None:
         return product
-    unit = builder.or_(
-        builder.icmp_signed("==", base, one), builder.icmp_signed("==", base, constant(llvm, -1))
-    )
+    unit = builder.or_(builder.icmp_signed("==", base, one), builder.icmp_signed("==", base, constant(llvm, -1)))
     return builder.select(builder.and_(negative, builder.not_(unit)), zero, product)
 
 

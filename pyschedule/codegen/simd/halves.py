@@ -30,7 +30,8 @@ _WORD = ir.IntType(16)
 
 def _has_half_conversion(context: Any) -> bool:
     """Whether one instruction converts between float16 and float32 on the processor compiled for."""
-    return "+f16c" in context.codegen().magic_tuple()[2].split(",") or "+fullfp16" in context.codegen().magic_tuple()[2]
+    features = context.codegen().magic_tuple()[2].split(",")
+    return "+f16c" in features or "+fullfp16" in features
 
 
 def _widen_float16(context: Any, builder: Any, words: Any) -> Any:

@@ -178,7 +178,9 @@ def store(_typing: Any, array: Any, offset: Any, value: Any) -> Any:
     return types.none(array, types.int64, plain(value)), codegen
 
 
-def _masked_store(context: Any, builder: Any, array_type: Any, array: Any, offset: Any, value: Any, mask: Any) -> Any:
+def _masked_store(
+    context: Any, builder: Any, array_type: Any, array: Any, offset: Any, value: Any, mask: Any
+) -> Any:
     element = array_type.dtype
     lanes = mask.type.count
     pointer = _vector_pointer(context, builder, array_type, array, offset, lanes)
@@ -290,9 +292,7 @@ def _strided_load(context: Any, builder: Any, array_type: Any, args: Any, lanes:
         return _masked_load(context, builder, array_type, array, offset, mask)
     if fixed == -1:
         first = builder.sub(offset, ir.Constant(INT64, lanes - 1))
-        return reverse(
-            builder, _masked_load(context, builder, array_type, array, first, reverse(builder, mask))
-        )
+        return reverse(builder, _masked_load(context, builder, array_type, array, first, reverse(builder, mask)))
     return _gather(context, builder, array_type, array, _ramp(builder, offset, step, lanes), mask)
 
 
@@ -366,7 +366,7 @@ def gather(_typing: Any, array: Any, offsets: Any) -> Any:
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _gather(context, builder, signature.args[0], *args, _all_on(offsets.lanes))
+        return _gather(context, builder, signature.args[0], args[0], args[1], _all_on(offsets.lanes))
 
     return VectorType(array.dtype, offsets.lanes)(array, offsets), codegen
 
@@ -469,8 +469,6 @@ def head(_typing: Any, count: Any, lanes: Any) -> Any:
         return builder.icmp_unsigned("<", indices, broadcast(builder, builder.trunc(number, INT32), width))
 
     return VectorType(MASK, width)(types.int64, lanes), codegen
-
-
 
 
 @_compiled_where_called

@@ -164,7 +164,9 @@ def reverse(builder: Any, vector: Any) -> Any:
     return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), order)
 
 
-def call_intrinsic(builder: Any, name: str, result: Any, args: list[Any], overloads: list[Any] | None = None) -> Any:
+def call_intrinsic(
+    builder: Any, name: str, result: Any, args: list[Any], overloads: list[Any] | None = None
+) -> Any:
     """Calls `llvm.name.<overloads>`; the overloads are the result's type unless given."""
     from numba.core import cgutils
 
