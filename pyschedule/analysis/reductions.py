@@ -273,9 +273,7 @@ def _logical(root: BoolOp, target: Expr, stored: Scalar) -> Reduction | None:
     return _made(root.op, value, BOOL, target, stored)
 
 
-def _extremum(
-    op: str, args: tuple[Expr, ...], dtype: Scalar, target: Expr, stored: Scalar
-) -> Reduction | None:
+def _extremum(op: str, args: tuple[Expr, ...], dtype: Scalar, target: Expr, stored: Scalar) -> Reduction | None:
     first, second = _strip(args[0], dtype), _strip(args[1], dtype)
     if _is_target(first, target):
         return _made(op, second, dtype, target, stored)

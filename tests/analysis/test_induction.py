@@ -46,9 +46,7 @@ def test_extents_are_nonnegative_symbols() -> None:
     extent = symbolic(M)
     assert extent.name == "A.shape[0]" and extent.is_integer and extent.is_nonnegative
     assert trip_count(loop("i", 0, M)) == extent
-    assert symbolic(low(op("//", M, 4), op("%", M, 4))) == sympy.Min(
-        sympy.floor(extent / 4), sympy.Mod(extent, 4)
-    )
+    assert symbolic(low(op("//", M, 4), op("%", M, 4))) == sympy.Min(sympy.floor(extent / 4), sympy.Mod(extent, 4))
 
 
 @pytest.mark.parametrize(
