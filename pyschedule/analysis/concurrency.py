@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import islpy as isl
 
@@ -135,9 +136,7 @@ class Concurrent:
             times = times.equate(isl.dim_type.in_, place, isl.dim_type.out, place)
         return result if strict else result.union(times)
 
-    def _conflicting(
-        self, first: Access, a: Occurrence, second: Access, b: Occurrence, times: isl.Map
-    ) -> isl.Map:
+    def _conflicting(self, first: Access, second: Access, times: isl.Map) -> isl.Map:
         """Pairs of times, `first` in an earlier iteration, that the concurrent order does not keep."""
         component = self._component()
         times = self._meeting(times, component, "<")
@@ -157,8 +156,10 @@ class Concurrent:
 
     @property
     def _reason(self) -> str:
-        return f"iterations of '{self.loop}' would run at once" if self.width is None else (
-            f"{self.width} iterations of '{self.loop}' would run at once"
+        return (
+            f"iterations of '{self.loop}' would run at once"
+            if self.width is None
+            else (f"{self.width} iterations of '{self.loop}' would run at once")
         )
 
     # ------------------------------------------------------------------------------------- shared memory
@@ -171,9 +172,9 @@ class Concurrent:
                 for b in inside[second]:
                     times = self._times(same, first, a, second, b)
                     if first in roles.updates and second in roles.updates and commute(first, second):
-                        times = self._lost_steps(times, first, a, second, b)
+                        times = self._lost_steps(times, first, a, second)
                     else:
-                        times = self._conflicting(first, a, second, b, times)
+                        times = self._conflicting(first, second, times)
                     if not times.is_empty():
                         return self._pair(times, first, a, second, b, self._reason)
         return self._observed(roles, inside)
@@ -182,9 +183,7 @@ class Concurrent:
         everything = (*roles.writes, *roles.updates, *roles.reads)
         return [(a, b) for a in everything for b in everything if a.writes or b.writes]
 
-    def _lost_steps(
-        self, times: isl.Map, first: Access, a: Occurrence, second: Access, b: Occurrence
-    ) -> isl.Map:
+    def _lost_steps(self, times: isl.Map, first: Access, a: Occurrence, second: Access) -> isl.Map:
         """Steps of a reduction that lanes take at one point on one location that is not the loop's own."""
         component = self._component()
         meeting = self._meeting(times, component, "<")
@@ -197,6 +196,8 @@ class Concurrent:
 
     def _invariant(self, access: Access, item: Occurrence) -> bool:
         """Whether the location does not depend on the loop's counter, inner counters being equal."""
+        if access.spare:
+            return False
         element = access.element.apply_domain(access.time(self.nest, item))
         apart = element.apply_range(element.reverse())
         component = self._component()
@@ -232,12 +233,23 @@ class Concurrent:
 
     def _between_copies(self, name: str, inside: Mapping[Access, list[Occurrence]]) -> Conflict | None:
         """Each iteration has a copy: only values that pass between iterations matter."""
-        for (write, reader), relation in self.source.flow(name, "none").seen.items():
-            for a in inside.get(write, ()):
-                for b in inside.get(reader, ()):
-                    times = self._conflicting(write, a, reader, b, self._times(relation, write, a, reader, b))
+        for (write, reader), relation in self.source.flow(name, self.free).seen.items():
+            for a, b in product(inside.get(write, ()), inside.get(reader, ())):
+                times = self._conflicting(write, reader, self._times(relation, write, a, reader, b))
+                if not times.is_empty():
+                    return self._pair(times, write, a, reader, b, self._reason)
+        roles = Roles(inside, self.free)
+        for step in roles.updates:
+            for other in (*roles.updates, *roles.reads):
+                relation = self.source.sharing(self.free, step, other)
+                for a, b in product(inside[step], inside[other]):
+                    times = self._times(relation, step, a, other, b)
+                    if other in roles.updates and commute(step, other):
+                        times = self._lost_steps(times, step, a, other)
+                    else:
+                        times = self._meeting(times, self._component(), "!=")
                     if not times.is_empty():
-                        return self._pair(times, write, a, reader, b, self._reason)
+                        return self._pair(times, step, a, other, b, self._reason)
         return None
 
     # ------------------------------------------------------------------------------------ private memory
@@ -295,9 +307,7 @@ class Concurrent:
                     return pair("anti", reader, write, relation, self._reason)
         return None
 
-    def _observed_steps(
-        self, carried: list[Access], inside: Mapping[Access, list[Occurrence]]
-    ) -> Conflict | None:
+    def _observed_steps(self, carried: list[Access], inside: Mapping[Access, list[Occurrence]]) -> Conflict | None:
         """A scalar that iterations accumulate, touched otherwise in the same run of the loop."""
         for step in carried:
             for other in inside:

@@ -123,8 +123,8 @@ def sample(points: isl.Set) -> list[int]:
             point = closed.lexmin().sample_point()
         except isl.Error:  # not bounded below
             point = closed.sample_point()
-        values = [point.get_coordinate_val(isl.dim_type.set, place) for place in range(closed.dim(isl.dim_type.set))]
-        return [value.to_python() for value in values[params:]]
+        places = range(params, closed.dim(isl.dim_type.set))
+        return [point.get_coordinate_val(isl.dim_type.set, place).to_python() for place in places]
     raise ValueError("an empty set has no point")
 
 

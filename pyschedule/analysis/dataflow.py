@@ -75,13 +75,23 @@ class Dataflow:
             self._flows[key] = self._flow(Roles(self.accesses[name], free))
         return self._flows[key]
 
+    def sharing(self, free: Freedom, first: Access, second: Access) -> isl.Map:
+        """Pairs of readers of one location that see the same write, or both the value from before the kernel."""
+        flow, shared = self.flow(first.name, free), self.same(first, second)
+        result = shared.subtract(shared)
+        if first in flow.initial and second in flow.initial:
+            result = shared.intersect_domain(flow.initial[first]).intersect_range(flow.initial[second])
+        for (write, reader), relation in flow.seen.items():
+            if reader is first and (write, second) in flow.seen:
+                through = relation.reverse().apply_range(flow.seen[write, second])
+                result = result.union(through.intersect(shared))
+        return result
+
     def _flow(self, roles: Roles) -> Flow:
         return _last(self.model, roles.writes, (*roles.reads, *roles.updates))
 
 
-def _last(
-    model: Model, sources: Iterable[Access], sinks: Iterable[Access], kills: Iterable[Access] = ()
-) -> Flow:
+def _last(model: Model, sources: Iterable[Access], sinks: Iterable[Access], kills: Iterable[Access] = ()) -> Flow:
     """For every instance of a sink the sources that may be the last before it at its location; none from
     before a `kill` or a source that is sure to happen."""
     sources, sinks, kills = tuple(sources), tuple(sinks), tuple(kills)
@@ -110,8 +120,7 @@ def _last(
         ends = (one.get_tuple_name(isl.dim_type.in_), one.get_tuple_name(isl.dim_type.out))
         seen[everything[ends[0]], everything[ends[1]]] = one
     initial = {
-        everything[one.get_tuple_name(isl.dim_type.in_)]: one.domain()
-        for one in _maps(found.get_may_no_source())
+        everything[one.get_tuple_name(isl.dim_type.in_)]: one.domain() for one in _maps(found.get_may_no_source())
     }
     return Flow(seen, initial)
 
@@ -202,7 +211,7 @@ class Comparison:
         flow = self.source.flow(name, self.free)
         return (
             self._order_of_flow(flow)
-            or self._order_of_updates(roles, flow)
+            or self._order_of_updates(roles)
             or (self._initial_copies(name, flow) if expanded else self._overwritten(roles, flow))
         )
 
@@ -231,7 +240,7 @@ class Comparison:
                 return self._example(relation, write, reader, "the read would come before the write that it sees")
         return None
 
-    def _order_of_updates(self, roles: Roles, flow: Flow) -> Conflict | None:
+    def _order_of_updates(self, roles: Roles) -> Conflict | None:
         for update in roles.updates:
             others = (*roles.reads, *(one for one in roles.updates if not commute(update, one)))
             for other in others:
@@ -239,24 +248,11 @@ class Comparison:
                     if not self.flips(first, second):
                         continue
                     relation = self.source.before(first, second).intersect(
-                        self._sharing(roles, flow, first, second)
+                        self.source.sharing(self.free, first, second)
                     )
                     if not self._turned(relation, first, second):
                         return self._example(relation, first, second, "a step of a reduction would change sides")
         return None
-
-    def _sharing(self, roles: Roles, flow: Flow, first: Access, second: Access) -> isl.Map:
-        """Pairs that see the same write, or both the value from before the kernel."""
-        shared = self.source.same(first, second)
-        nothing = shared.subtract(shared)
-        result = nothing
-        if first in flow.initial and second in flow.initial:
-            result = shared.intersect_domain(flow.initial[first]).intersect_range(flow.initial[second])
-        for write in roles.writes:
-            if (write, first) in flow.seen and (write, second) in flow.seen:
-                through = flow.seen[write, first].reverse().apply_range(flow.seen[write, second])
-                result = result.union(through.intersect(shared))
-        return result
 
     def _overwritten(self, roles: Roles, flow: Flow) -> Conflict | None:
         for reader, instances in flow.initial.items():
@@ -325,4 +321,3 @@ def _places(access: Access, model: Model) -> set[int]:
     if access.statement is None:
         return {model.end}
     return model.first_component(access.statement, access.guard)
-

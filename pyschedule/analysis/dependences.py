@@ -22,8 +22,9 @@ from pyschedule.analysis.dataflow import Comparison, Dataflow, Freedom, commute,
 from pyschedule.analysis.footprints import Access
 from pyschedule.analysis.polyhedral import Model, Occurrence, model
 from pyschedule.analysis.quasiaffine import Parameters
-from pyschedule.errors import Unsupported
+from pyschedule.errors import InternalError, Unsupported
 from pyschedule.ir.nodes import Kernel, Location
+from pyschedule.ir.visitors import loops
 
 #: Operations of isl after which a question counts as too complex: about two seconds.
 _EFFORT = 20_000_000
@@ -33,16 +34,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Statement `sink` depends on statement `source` (their numbers in the source kernel) through `name`.
+    """Statement `target` depends on statement `source` (their numbers in the source kernel) through `array`,
+    an array or a scalar.
 
     `kind`: `"flow"`, `"anti"` or `"output"`.  `distance`: for every loop around both, outermost first, how
-    many counter values later the sink runs, or `"*"` where that varies.  `reduction`: both are steps of one
-    reduction.
+    many counter values later the target runs, or `"*"` where that varies.  `reduction`: both are steps of one
+    reduction, which may change places.
     """
 
     source: int
-    sink: int
-    name: str
+    target: int
+    array: str
     kind: str
     distance: tuple[int | str, ...]
     reduction: bool
@@ -68,7 +70,11 @@ class Dependences:
 
     def unsupported(self) -> Conflict | None:
         """Why this kernel cannot be analysed, if it cannot."""
-        return self._answer(lambda: None if self._dataflow else None)
+
+        def look() -> None:
+            _ = self._dataflow
+
+        return self._answer(look)
 
     def conflict(
         self,
@@ -89,31 +95,32 @@ class Dependences:
         """
         free: Freedom = "all" if reorder_reductions else "exact"
 
-        def decide() -> Conflict | None:
+        def checks() -> Iterator[Conflict | None]:
+            lanes = vector or {}
+            yield _misnamed(new, parallel, lanes)
             nest = model(new, self._parameters, self._context)
-            return (
-                self._coverage(nest)
-                or self._sequential(nest, free, expanded)
-                or next(
-                    (
-                        found
-                        for loop in _concurrent(self._dataflow, nest, parallel, vector or {}, free)
-                        if (found := loop.conflict(expanded)) is not None
-                    ),
-                    None,
-                )
-            )
+            yield self._coverage(nest)
+            comparison = Comparison(self._dataflow, nest, free)
+            for name in self._dataflow.accesses:
+                yield comparison.conflict(name, name in expanded)
+            for loop in parallel:
+                yield Concurrent(self._dataflow, nest, loop, None, "none").conflict(expanded)
+            for loop, width in lanes.items():
+                yield Concurrent(self._dataflow, nest, loop, width, free).conflict(expanded)
 
-        return self._answer(decide)
+        return self._answer(lambda: next((found for found in checks() if found is not None), None))
 
     def carried(self, loop: str) -> Conflict | None:
         """What keeps the iterations of a source loop (by its counter) from running in any order, at once.
 
         Steps of reductions do not; scalars and arrays declared inside are private to an iteration.
         """
-        return self._answer(
-            lambda: Concurrent(self._dataflow, self.model, loop, None, "all").conflict()
-        )
+
+        def decide() -> Conflict | None:
+            nest = Concurrent(self._dataflow, self.model, loop, None, "all")
+            return _misnamed(self.kernel, [loop], {}) or nest.conflict()
+
+        return self._answer(decide)
 
     def edges(self) -> list[Edge]:
         """The direct dependences between statements: each read or write upon the last access before it.
@@ -129,6 +136,8 @@ class Dependences:
                     if edge is not None:
                         found[edge] = None
         except isl.Error as error:
+            if not self._exhausted():
+                raise InternalError(f"isl failed on kernel '{self.kernel.name}': {error}") from error
             raise Unsupported("the dependences are too complex to list", self.kernel.loc) from error
         return list(found)
 
@@ -141,9 +150,17 @@ class Dependences:
         except Unsupported as error:
             return unsupported(error.reason, _location(error))
         except isl.Error as error:
-            if "maximal number of operations" not in str(error):
-                raise
+            if not self._exhausted():
+                raise InternalError(f"isl failed on kernel '{self.kernel.name}': {error}") from error
             return unsupported("the dependences are too complex to decide", self.kernel.loc)
+
+    def _exhausted(self) -> bool:
+        """Whether the limit of operations is reached: then the least of them fails."""
+        try:
+            isl.Set("{ [] }", self._context)
+        except isl.Error:
+            return True
+        return False
 
     def _coverage(self, nest: Model) -> Conflict | None:
         """Every instance of the source runs in the new nest, once, and no other does."""
@@ -151,9 +168,10 @@ class Dependences:
         for number in nest.statements() - known.keys():
             node = nest.of(number)[0].node
             return unsupported("this statement is not one of the source's", node.loc)
-        names = self._dataflow.accesses.keys() & nest.temporaries
-        if names:
-            return unsupported(f"'{min(names)}' is assigned by a statement that is not the source's", self.kernel.loc)
+        clashes = self._dataflow.accesses.keys() & nest.temporaries
+        if clashes:
+            name = min(clashes)
+            return unsupported(f"'{name}' is assigned by a statement that is not the source's", self.kernel.loc)
         for number, item in known.items():
             copies = nest.of(number)
             every = self.model.schedule(number).domain()
@@ -174,22 +192,17 @@ class Dependences:
                 return uncovered(item, _repeated(runs), "would run more than once")
         return None
 
-    def _sequential(self, nest: Model, free: Freedom, expanded: Collection[str]) -> Conflict | None:
-        comparison = Comparison(self._dataflow, nest, free)
-        for name in self._dataflow.accesses:
-            found = comparison.conflict(name, name in expanded)
-            if found is not None:
-                return found
-        return None
 
-
-def _concurrent(
-    source: Dataflow, nest: Model, parallel: Collection[str], vector: Mapping[str, int], free: Freedom
-) -> Iterator[Concurrent]:
-    for loop in parallel:
-        yield Concurrent(source, nest, loop, None, "none")
-    for loop, width in vector.items():
-        yield Concurrent(source, nest, loop, width, free)
+def _misnamed(kernel: Kernel, parallel: Collection[str], vector: Mapping[str, int]) -> Conflict | None:
+    """A loop that is not there, or lanes inside lanes."""
+    nests = {loop.var: loop for loop in loops(kernel.body)}
+    for name in (*parallel, *vector):
+        if name not in nests:
+            return unsupported(f"there is no loop '{name}'", kernel.loc)
+    for name in vector:
+        if any(inner.var in vector for inner in loops(nests[name].body)):
+            return unsupported(f"loop '{name}' has lanes inside its lanes", nests[name].loc)
+    return None
 
 
 def _repeated(runs: isl.Map) -> isl.Set:

@@ -235,4 +235,3 @@ class _Collector:
         self.result[name].append(
             Access(tag, name, False, element, 0, True, None, None, None, (), self.model.kernel.loc, tag)
         )
-

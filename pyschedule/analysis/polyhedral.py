@@ -55,7 +55,6 @@ from pyschedule.ir.nodes import (
     If,
     Kernel,
     Return,
-    Stmt,
     Store,
     While,
 )
@@ -366,9 +365,7 @@ class _Walker:
         start, stop = (quasi(bound, scope, self.parameters) for bound in (stmt.start, stmt.stop))
         if start is None or stop is None:
             bound = stmt.start if start is None else stmt.stop
-            raise Unsupported(
-                f"the bound {format_expr(bound)} of loop '{stmt.label}' is not affine", stmt.loc
-            )
+            raise Unsupported(f"the bound {format_expr(bound)} of loop '{stmt.label}' is not affine", stmt.loc)
         loop = Loop(stmt, f"c{self.loops}", f"t{self.loops}", start, stop, step)
         self.loops += 1
         written = written_variables(stmt.body)
@@ -391,4 +388,3 @@ class _Walker:
             self.body(body, dict(scope), inner, places)
         for name in written_variables(stmt.body) | written_variables(stmt.orelse):
             scope.pop(name, None)
-

@@ -342,9 +342,7 @@ def _operation(op: str, left: Quasi, right: Quasi) -> Quasi | None:
     return None
 
 
-def condition(
-    expr: Expr, scope: Scope, parameters: Parameters, positive: bool = True
-) -> tuple[Formula, bool]:
+def condition(expr: Expr, scope: Scope, parameters: Parameters, positive: bool = True) -> tuple[Formula, bool]:
     """What holds where a test is true (or false: `positive=False`), and whether that is all of it.
 
     Where it is not exact, the formula still holds whenever the test does.

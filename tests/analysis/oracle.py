@@ -103,8 +103,7 @@ class Run:
                 values.reverse()
             for first in range(0, len(values), width):
                 chunk = [
-                    ({**env, stmt.var: value}, number)
-                    for number, value in enumerate(values[first : first + width])
+                    ({**env, stmt.var: value}, number) for number, value in enumerate(values[first : first + width])
                 ]
                 self.execute(stmt.body, chunk)
                 self.memory = {place: held for place, held in self.memory.items() if place[0][-1] != "@"}
@@ -206,5 +205,3 @@ class Run:
 
 def _numbers(*values: Any) -> bool:
     return all(isinstance(value, (int, float)) for value in values)
-
-

@@ -26,7 +26,7 @@ from pyschedule.ir.nodes import (
     Var,
 )
 from pyschedule.ir.types import FLOAT32, INT64
-from pyschedule.ir.visitors import Body, contains, loops, substitute
+from pyschedule.ir.visitors import Body, loops, substitute
 from tests.analysis.helpers import array
 from tests.analysis.oracle import Run
 
