@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pyschedule.analysis.dependences import Dependences
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Expr, For, Kernel, Stmt
+from pyschedule.ir.nodes import Alloc, Expr, For, Kernel, Stmt
 from pyschedule.ir.visitors import loops, variables
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Tile
@@ -237,6 +237,8 @@ def _guarded_leaves(body: Body, thread: For, test: Expr) -> Body:
             finer = (stmt.source, stmt.ordinal) == (thread.source, thread.ordinal)
             if not finer:
                 stmt = dataclasses.replace(stmt, body=_guarded_leaves(stmt.body, thread, test))
+            result.append(stmt)
+        elif isinstance(stmt, Alloc):
             result.append(stmt)
         else:
             result.extend(guarded((stmt,), test))

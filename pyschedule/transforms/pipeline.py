@@ -60,7 +60,8 @@ def lower(kernel: Kernel, schedule: Schedule, target: Target, *, check_stages: b
         kernel, skipped, staged = staging.stage(kernel, tiles, target)
         refused += skipped
         notes += staged
-    kernel = simplify(kernel)
+    # Loops of one trip stay until the end: directives still have to find them.
+    kernel = simplify(kernel, inline=False)
     verify(kernel)
     tiled = kernel
     records = [*_with_notes(records, notes), *refused]
@@ -70,9 +71,9 @@ def lower(kernel: Kernel, schedule: Schedule, target: Target, *, check_stages: b
         kernel, vectors, target, dependences, innermost=any(tile.automatic for tile in tiles)
     )
     records += new
-    kernel = registers.pack_lanes(simplify(kernel))
+    kernel = registers.pack_lanes(simplify(kernel, inline=False))
     # Guards of register tiles go once masks have been made of those that lanes needed.
-    kernel = simplify(speculate(kernel))
+    kernel = simplify(speculate(kernel), inline=False)
     verify(kernel)
     vectorized = kernel
 

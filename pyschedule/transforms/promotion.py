@@ -113,7 +113,10 @@ def promote(kernel: Kernel, target: Target, only: frozenset[str] | None = None) 
 def _promote(body: Body, array: Array, target: Target, names: Names, notes: list[str]) -> Body:
     if not _touches(body, array.name):
         return body
-    plan = _plan(body, array)
+    declared_deeper = any(
+        isinstance(stmt, Alloc) and stmt.array.name == array.name and stmt not in body for stmt in walk(body)
+    )
+    plan = None if declared_deeper else _plan(body, array)
     if plan is not None:
         dtype = _compute_type(body, array)
         size = dtype.bytes * math.prod(form.size for form in plan.forms)
