@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pyschedule.frontend.blockform import Block
 from pyschedule.frontend.parser import Parsed
-from pyschedule.frontend.surface import Give, Loop, Name, SetName, names_in
+from pyschedule.frontend.surface import Give, Loop, Name, SetName, names_in, place_of
 from pyschedule.ir.build import const
-from pyschedule.ir.nodes import Array, Dim, Var
+from pyschedule.ir.nodes import Array, Dim, Location, Var
 from pyschedule.ir.signature import ArraySpec, ScalarSpec, Signature
 from pyschedule.ir.types import Scalar
 from pyschedule.ir.visitors import Body, children, walk
@@ -38,8 +38,10 @@ def bind(parsed: Parsed, signature: Signature, block: Block | None) -> tuple[Par
 
 def _array(parsed: Parsed, name: str, spec: ArraySpec, fixed: tuple[int | None, ...] | None) -> Array:
     who = f"argument '{name}' of {parsed.name}()"
-    if name not in parsed.arrays and _is_computed_with(parsed.body, name):
-        raise TypeError(f"{who} must be a number, not an array")
+    if name not in parsed.arrays:
+        place = _computed_with(parsed.body, name)
+        if place is not None:
+            raise TypeError(f"{who} must be a number, not an array: see {place}")
     wanted = dict(parsed.ranks).get(name)
     if wanted is not None and wanted != spec.rank:
         raise TypeError(f"{who} has {spec.rank} axes, the kernel indexes {wanted}")
@@ -57,15 +59,15 @@ def _array(parsed: Parsed, name: str, spec: ArraySpec, fixed: tuple[int | None, 
     return Array(name, Scalar(spec.dtype), shape, "global", spec.unit_axis, spec.divisor, parsed.loc)
 
 
-def _is_computed_with(body: Body, name: str) -> bool:
-    """Whether a body reads or assigns a name other than by returning it whole."""
+def _computed_with(body: Body, name: str) -> Location | None:
+    """Where a body reads or assigns a name other than by returning it whole."""
     for stmt in walk(body):
-        whole = stmt.values if isinstance(stmt, Give) else ()
-        if any(name in names_in(part) for part in children(stmt) if not (part in whole and isinstance(part, Name))):
-            return True
-        if isinstance(stmt, (SetName, Loop)) and stmt.name == name:
-            return True
-    return False
+        parts = [part for part in children(stmt) if not (isinstance(stmt, Give) and isinstance(part, Name))]
+        if any(name in names_in(part) for part in parts) or (
+            isinstance(stmt, SetName | Loop) and stmt.name == name
+        ):
+            return place_of(stmt)
+    return None
 
 
 def _shape(extents: tuple[int | None, ...]) -> str:

@@ -73,7 +73,7 @@ def lift(parsed: Parsed, body: Body, block: Block, signature: Signature) -> Lift
     Raises `ScheduleError` for shapes that do not fit the function or each other, for a loop whose bound is
     not the tile's, and for an index along a tiled axis that no loop can be lifted over.
     """
-    axes = _axes(parsed, block)
+    axes = axes_of(parsed, block)
     spans = group_loops(parsed, body, axes, block.pad if isinstance(block.pad, int) else None)
     checks = tuple(_agreements(parsed, spans))
     lifted = _lifted(body, spans)
@@ -91,7 +91,7 @@ def lift(parsed: Parsed, body: Body, block: Block, signature: Signature) -> Lift
 # --------------------------------------------------------------------------------------------- shapes
 
 
-def _axes(parsed: Parsed, block: Block) -> Axes:
+def axes_of(parsed: Parsed, block: Block) -> Axes:
     """Every axis of every input; refuses shapes that do not suit the function."""
     if len(block.input_shapes) != len(parsed.arrays) or len(block.tile_shapes) != len(parsed.arrays):
         raise ScheduleError(

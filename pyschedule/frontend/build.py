@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyschedule.frontend.arguments import bind
-from pyschedule.frontend.blockform import Block, lift
+from pyschedule.frontend.blockform import Block, axes_of, lift
 from pyschedule.frontend.emission import Emitter
 from pyschedule.frontend.finishing import finish
 from pyschedule.frontend.parser import Parsed
@@ -39,6 +39,8 @@ def build(parsed: Parsed, signature: Signature, block: Block | None = None, stri
     Raises `TypeError` and `ValueError` naming the argument where the signature does not suit the function,
     `FrontendError` where the types do not work out, `ScheduleError` where the block form does not fit.
     """
+    if block is not None:
+        axes_of(parsed, block)
     params = bind(parsed, signature, block)
     integers = frozenset(param.name for param in params if isinstance(param, Var) and param.vtype == INT64)
     body = propagate(parsed.body, integers)

@@ -137,7 +137,7 @@ class ExpressionReader:
 
     def read(self, node: ast.expr) -> Expr:
         """The surface expression of `node`, constants folded.  Raises `FrontendError`."""
-        method: Callable[[Any], Expr] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
+        method: Callable[[Any], Expr] | None = getattr(self, f"_read_{type(node).__name__.lower()}", None)
         if method is None:
             raise self.cannot(node)
         try:
@@ -145,7 +145,7 @@ class ExpressionReader:
         except ArithmeticError as error:
             raise self.refusal(node, f"the constant cannot be computed: {error}", "a constant that can") from error
 
-    def _constant(self, node: ast.Constant) -> Expr:
+    def _read_constant(self, node: ast.Constant) -> Expr:
         number = number_of(node.value)
         if number is not None:
             return Number(number[0], number[1], self.place(node))
@@ -156,7 +156,7 @@ class ExpressionReader:
             "integers, floats and bools",
         )
 
-    def _name(self, node: ast.Name) -> Expr:
+    def _read_name(self, node: ast.Name) -> Expr:
         name = self.renamed.get(node.id, node.id)
         if name in self.arrays:
             raise self.refusal(
@@ -189,7 +189,7 @@ class ExpressionReader:
             "pass it as an argument",
         )
 
-    def _attribute(self, node: ast.Attribute) -> Expr:
+    def _read_attribute(self, node: ast.Attribute) -> Expr:
         value = self.value_of(node)
         if value is not None:
             return self._python_constant(node, value, ast.unparse(node))
@@ -214,18 +214,18 @@ class ExpressionReader:
             "a constant bound to a plain name before it",
         )
 
-    def _binop(self, node: ast.BinOp) -> Expr:
+    def _read_binop(self, node: ast.BinOp) -> Expr:
         if isinstance(node.op, ast.MatMult):
             raise self.refusal(node, "a kernel cannot use '@'", "three loops with 'C[i, j] += A[i, k] * B[k, j]'")
         return Binary(BINARY[type(node.op)], self.read(node.left), self.read(node.right), self.place(node))
 
-    def _unaryop(self, node: ast.UnaryOp) -> Expr:
+    def _read_unaryop(self, node: ast.UnaryOp) -> Expr:
         operand = self.read(node.operand)
         if isinstance(node.op, ast.UAdd):
             return operand
         return Unary(_UNARY[type(node.op)], operand, self.place(node))
 
-    def _compare(self, node: ast.Compare) -> Expr:
+    def _read_compare(self, node: ast.Compare) -> Expr:
         parts: list[Expr] = []
         left = self.read(node.left)
         for op, item in zip(node.ops, node.comparators, strict=True):
@@ -237,11 +237,11 @@ class ExpressionReader:
             left = right
         return parts[0] if len(parts) == 1 else Logic("and", tuple(parts), self.place(node))
 
-    def _boolop(self, node: ast.BoolOp) -> Expr:
+    def _read_boolop(self, node: ast.BoolOp) -> Expr:
         op = "and" if isinstance(node.op, ast.And) else "or"
         return Logic(op, tuple(self.read(value) for value in node.values), self.place(node))
 
-    def _ifexp(self, node: ast.IfExp) -> Expr:
+    def _read_ifexp(self, node: ast.IfExp) -> Expr:
         return Conditional(self.read(node.test), self.read(node.body), self.read(node.orelse), self.place(node))
 
     # --------------------------------------------------------------------------------------- subscripts
@@ -258,7 +258,7 @@ class ExpressionReader:
             return self.array_named(node.value)
         return None
 
-    def _subscript(self, node: ast.Subscript) -> Expr:
+    def _read_subscript(self, node: ast.Subscript) -> Expr:
         shape = self.shape_of(node.value)
         if shape is not None:
             return Extent(shape, self._constant_index(node), self.place(node))
@@ -309,7 +309,7 @@ class ExpressionReader:
 
     # -------------------------------------------------------------------------------------------- calls
 
-    def _call(self, node: ast.Call) -> Expr:
+    def _read_call(self, node: ast.Call) -> Expr:
         if isinstance(node.func, ast.Attribute) and self.value_of(node.func) is None:
             raise self.refusal(
                 node,

@@ -323,7 +323,7 @@ def _head(node: ast.stmt) -> ast.stmt:
     first = inner[0]
     header = getattr(node, "test", None) or getattr(node, "iter", None)
     head.end_lineno = node.lineno
-    head.end_col_offset = node.col_offset + 1
+    head.end_col_offset = first.col_offset - 2  # where the colon of a one-line statement is, as a rule
     if header is not None and header.end_lineno == node.lineno:
         head.end_col_offset = header.end_col_offset + 1
     elif first.lineno > node.lineno:

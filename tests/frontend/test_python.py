@@ -35,7 +35,9 @@ def test_gemm_is_three_loops_over_extents() -> None:
     )
 
 
-@pytest.mark.parametrize("bounds", [(0, 6, 1), (2, 6, 2), (1, 10, 3), (9, -1, -4), (5, 2, 1), (3, 3, 1), (0, 5, -1)])
+@pytest.mark.parametrize(
+    "bounds", [(0, 6, 1), (2, 6, 2), (1, 10, 3), (9, -1, -4), (5, 2, 1), (3, 3, 1), (0, 5, -1)]
+)
 def test_ranges_of_any_start_stop_and_step(bounds: tuple[int, int, int]) -> None:
     def visits(out, a, b, c):
         for i in range(a, b, c):
@@ -259,7 +261,10 @@ def test_counters_after_their_loop_and_under_assignment() -> None:
         agrees(nested, n, np.zeros(2))
     agrees(reused, np.arange(5.0))
     loops = [line for line in nest(reused, np.arange(5.0)).splitlines() if "for" in line]
-    assert [line.split("#")[0].strip() for line in loops] == ["for j in range(x.shape[0]):", "for j_2 in range(x.shape[0]):"]
+    assert [line.split("#")[0].strip() for line in loops] == [
+        "for j in range(x.shape[0]):",
+        "for j_2 in range(x.shape[0]):",
+    ]
 
 
 def test_loops_are_named_with_their_ordinal() -> None:
@@ -286,7 +291,7 @@ def test_early_and_scalar_returns() -> None:
     def sign(x):
         if x > 0:
             return 1
-        elif x < 0:
+        if x < 0:
             return -1
         return 0
 
@@ -398,7 +403,7 @@ def test_constants_come_from_module_and_closure() -> None:
 
 def test_integer_locals_set_once_are_propagated() -> None:
     def conv(x, w, y, stride):
-        H, = x.shape
+        (H,) = x.shape
         R = w.shape[0]
         out = (H - R) // stride + 1
         for h in range(out):
@@ -464,10 +469,9 @@ def test_annotations_docstrings_defaults_and_keyword_only_parameters() -> None:
     def f(x: np.ndarray, a: float = 2.0, *, b=1) -> None:
         """Says something."""
         t: float = a
-        u: int
+        u: int  # noqa: F842
         for i in range(len(x)):
             x[i] = t + b
-        pass
 
     from pyschedule.frontend.parser import parse
 
