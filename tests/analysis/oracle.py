@@ -121,7 +121,7 @@ class Run:
     def step(self, stmt: Assign | Store, lanes: list[tuple[dict[str, int], int]]) -> None:
         assert stmt.origin is not None
         update = match(stmt)
-        pending = []
+        pending: list[tuple[Location, Held | None, Any]] = []
         for lane in lanes:
             instance = (stmt.origin.statement, tuple(self.value(c, lane, set()) for c in stmt.origin.counters))
             seen: set[Any] = set()

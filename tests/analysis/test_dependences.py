@@ -219,10 +219,13 @@ def test_exact_reductions_need_no_permission() -> None:
     assert check(source, new, "lut N:int", reorder=False) is None
     maximum = source.replace("n += lut[i]", "n = max(n, lut[i])")
     assert check(maximum, new.replace("n += lut[i]", "n = max(n, lut[i])"), "lut N:int", reorder=False) is None
-    product = new.replace("        n = 0  # 0:\n", "").replace(
-        "        return n", "        n = 0  # 0:\n        return n"
-    )
-    found = check(source, product, "lut N:int")
+    late = """
+        for i in range(N):
+            n += lut[i]  # 1: i
+        n = 0  # 0:
+        return n
+    """
+    found = check(source, late, "lut N:int")
     assert found is not None and found.name == "n"
 
 

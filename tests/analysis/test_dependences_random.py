@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -26,7 +27,7 @@ from pyschedule.ir.nodes import (
     Var,
 )
 from pyschedule.ir.types import FLOAT32, INT64
-from pyschedule.ir.visitors import Body, loops, substitute
+from pyschedule.ir.visitors import Body, loops, substitute, variables
 from tests.analysis.helpers import array
 from tests.analysis.oracle import Run
 
@@ -45,7 +46,7 @@ class _Maker:
         return f"{stem}_{self.names}"
 
     def kernel(self) -> Kernel:
-        body = tuple(self.loop(1, ()) for _ in range(self.random.choice((1, 1, 2))))
+        body: Body = tuple(self.loop(1, ()) for _ in range(self.random.choice((1, 1, 2))))
         if self.random.random() < 0.2:
             body = (*body, self.leaf(()))
         return Kernel("random", (array("A", 1), array("B", 2)), body)
@@ -144,7 +145,7 @@ class _Maker:
                 result.append(stmt)
         return tuple(result)
 
-    def rewrites(self):  # type: ignore[no-untyped-def]
+    def rewrites(self) -> tuple[Callable[[For], Body], ...]:
         return (self.reverse, self.strip, self.distribute, self.permute, self.interchange, self.spoil)
 
     def renamed(self, loop: For) -> For:
@@ -175,7 +176,7 @@ class _Maker:
         inner = loop.body[0]
         if len(loop.body) != 1 or not isinstance(inner, For):
             return (loop,)
-        if any(part == Var(loop.var) for bound in (inner.start, inner.stop) for part in _parts(bound)):
+        if loop.var in variables(inner.start) | variables(inner.stop):
             return (loop,)
         return (dataclasses.replace(inner, body=(dataclasses.replace(loop, body=inner.body),)),)
 
@@ -186,16 +187,10 @@ class _Maker:
         return (dataclasses.replace(loop, stop=build.sub(loop.stop, 1)),)
 
 
-def _parts(expr: Expr) -> list[Expr]:
-    from pyschedule.ir.visitors import walk_expr
-
-    return list(walk_expr(expr))
-
-
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.parametrize("block", range(4))
 def test_a_rearranged_nest_is_refused_exactly_when_it_reads_or_leaves_other_values(block: int) -> None:
     legal = refused = 0
-    for seed in range(block * 40, block * 40 + 40):
+    for seed in range(block * 30, block * 30 + 30):
         maker = _Maker(seed)
         source = maker.kernel()
         dependences = Dependences(source)
@@ -209,10 +204,10 @@ def test_a_rearranged_nest_is_refused_exactly_when_it_reads_or_leaves_other_valu
     assert legal > 5 and refused > 5
 
 
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", range(2))
 def test_what_is_allowed_under_tests_of_data_computes_the_same(block: int) -> None:
     allowed = refused = 0
-    for seed in range(2000 + block * 40, 2040 + block * 40):
+    for seed in range(2000 + block * 25, 2025 + block * 25):
         maker = _Maker(seed, data=True)
         source = maker.kernel()
         new = maker.rearranged(source)
@@ -223,11 +218,11 @@ def test_what_is_allowed_under_tests_of_data_computes_the_same(block: int) -> No
     assert allowed > 3 and refused > 3
 
 
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", range(2))
 @pytest.mark.parametrize("how", ["lanes", "threads"])
 def test_iterations_that_are_allowed_to_run_at_once_compute_the_same(block: int, how: str) -> None:
     allowed = 0
-    for seed in range(1000 + block * 40, 1040 + block * 40):
+    for seed in range(1000 + block * 30, 1030 + block * 30):
         maker = _Maker(seed, data=seed % 2 == 1)
         source = maker.kernel()
         new = maker.rearranged(source)
