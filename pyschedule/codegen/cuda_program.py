@@ -68,12 +68,39 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class ArrayInfo:
-    """An array parameter, as far as a launch must know it: `writes` says whether any launch stores to it."""
+    """An array parameter, as far as a launch must know it.
+
+    `writes`: whether any launch stores to it.  The code relies on a stride of 1 along `unit_axis`, and on
+    `divisor` (in elements) dividing the address and every other stride.
+    """
 
     name: str
     dtype: str
     rank: int
     writes: bool
+    unit_axis: int | None = None
+    divisor: int = 1
+
+    def check(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        """Raises `ValueError` naming the argument whose layout is not what the code relies on.
+
+        `strides` count elements; those of extents of 1 or 0 do not matter.
+        """
+        if len(shape) != self.rank:
+            raise ValueError(f"argument {self.name!r}: expected {self.rank} axes, got {len(shape)}")
+        for axis, (extent, stride) in enumerate(zip(shape, strides, strict=True)):
+            if extent <= 1 or 0 in shape:
+                continue
+            if axis == self.unit_axis and stride != 1:
+                raise ValueError(
+                    f"argument {self.name!r}: axis {axis} must have a stride of 1 element, not {stride}; "
+                    "this program was made for another layout"
+                )
+            if axis != self.unit_axis and stride % self.divisor:
+                raise ValueError(
+                    f"argument {self.name!r}: the stride of axis {axis} must be a multiple of {self.divisor} "
+                    f"elements, not {stride}; this program was made for another layout"
+                )
 
 
 @dataclass(frozen=True, slots=True)

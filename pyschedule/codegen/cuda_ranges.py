@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import gcd
 
-from pyschedule.ir.build import constant
+from pyschedule.ir.build import add, constant, floordiv, maximum, sub
 from pyschedule.ir.nodes import Array as ArrayNode
 from pyschedule.ir.nodes import BinOp, Broadcast, Call, Const, Dim, Expr, For, Ramp, Select, UnaryOp, Var
 
@@ -140,20 +140,20 @@ class Facts:
 
 
 def constant_trip(loop: For) -> int | None:
-    """The trip count, where start, stop and step are constants."""
-    bounds = constant(loop.start), constant(loop.stop), constant(loop.step)
-    if bounds[0] is None or bounds[1] is None or not bounds[2]:
+    """The trip count, where it is a constant: start may be an expression if stop is the same one plus a number."""
+    step, span = constant(loop.step), constant(sub(loop.stop, loop.start))
+    if not step or span is None:
         return None
-    return len(range(bounds[0], bounds[1], bounds[2]))
+    return len(range(0, span, step))
 
 
 def trip_count(loop: For) -> Expr | None:
     """The trip count as an int64 expression that is 0 or more; `None` where the step is not constant."""
-    from pyschedule.ir.build import add, floordiv, maximum, sub
-
     step = constant(loop.step)
     if not step:
         return None
     span = sub(loop.stop, loop.start) if step > 0 else sub(loop.start, loop.stop)
     count = floordiv(add(span, abs(step) - 1), abs(step)) if abs(step) > 1 else span
+    if isinstance(count, Call) and count.function == "pmax" and constant(count.args[1]) == 0:
+        return count
     return maximum(count, 0)

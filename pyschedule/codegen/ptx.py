@@ -131,7 +131,9 @@ def narrow(builder: Any, dtype: str, value: Any) -> Any:
         bits = builder.bitcast(value, widened(INT32, lanes))
         high = builder.lshr(bits, constant(bits.type, 16))
         odd = builder.and_(high, constant(bits.type, 1))
-        rounded = builder.lshr(builder.add(builder.add(bits, constant(bits.type, 0x7FFF)), odd), constant(bits.type, 16))
+        rounded = builder.lshr(
+            builder.add(builder.add(bits, constant(bits.type, 0x7FFF)), odd), constant(bits.type, 16)
+        )
         quiet = builder.or_(high, constant(bits.type, 0x40))
         is_nan = builder.fcmp_unordered("uno", value, value)
         return builder.trunc(builder.select(is_nan, quiet, rounded), widened(INT16, lanes))

@@ -160,6 +160,10 @@ class CudaKernel:
         shapes = {name: array.shape for name, array in arrays.items()}
         strides = {name: array.strides for name, array in arrays.items()}
         program = self.program(32)
+        for info in program.arrays:
+            info.check(shapes[info.name], strides[info.name])
+            if arrays[info.name].dtype != info.dtype:
+                raise TypeError(f"argument {info.name!r}: expected {info.dtype}, got {arrays[info.name].dtype}")
         if not program.fits(shapes, strides, scalars):
             program = self.program(64)
         driver = self.driver
@@ -182,7 +186,9 @@ class CudaKernel:
                 int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape))
             )
         status = driver.allocate(16, stream, True) if program.has_status else (0, None)
-        results = driver.allocate(8 * len(program.scalar_results), stream, True) if program.scalar_results else (0, None)
+        results = (
+            driver.allocate(8 * len(program.scalar_results), stream, True) if program.scalar_results else (0, None)
+        )
         for loaded in self._load(program):
             grid = loaded.launch.grid_size(bindings)
             if 0 in grid:
@@ -257,7 +263,7 @@ class CoreDriver:
         try:
             from cuda.core import Device
         except ImportError as error:
-            raise cuda_toolchain.CudaToolsMissing("cuda-core") from error
+            raise cuda_toolchain.CudaToolsMissingError("cuda-core") from error
         self._device = Device()
         self._device.set_current()
 

@@ -29,7 +29,7 @@ _NEEDS: Final = {
 }
 
 
-class CudaToolsMissing(RuntimeError):
+class CudaToolsMissingError(RuntimeError):
     """A part of the CUDA toolchain is not installed; the message says what to install."""
 
     def __init__(self, what: str) -> None:
@@ -74,7 +74,7 @@ def _check_tools() -> None:
         except ModuleNotFoundError:
             found = False
         if not found:
-            raise CudaToolsMissing(package)
+            raise CudaToolsMissingError(package)
 
 
 # ------------------------------------------------------------------------------------------------- PTX
@@ -126,7 +126,7 @@ def compile_ptx(program: CudaProgram, launch: Launch, target: Target, filename: 
     except Exception as error:
         missing = _missing_library(error)
         if missing:
-            raise CudaToolsMissing(missing) from error
+            raise CudaToolsMissingError(missing) from error
         raise
     return str(text)
 
@@ -136,7 +136,11 @@ def _missing_library(error: Exception) -> str:
     if type(error).__name__ != "DynamicLibNotFoundError":
         return ""
     text = str(error)
-    for word, package in (("nvrtc", "nvidia-cuda-nvrtc"), ("nvvm", "nvidia-nvvm"), ("nvJitLink", "nvidia-nvjitlink")):
+    for word, package in (
+        ("nvrtc", "nvidia-cuda-nvrtc"),
+        ("nvvm", "nvidia-nvvm"),
+        ("nvJitLink", "nvidia-nvjitlink"),
+    ):
         if word.lower() in text.lower():
             return package
     return "nvidia-cuda-nvcc"
@@ -159,7 +163,7 @@ def cubin(ptx: str, arch: str) -> tuple[bytes, Linked]:
     try:
         from cuda.bindings import nvjitlink
     except ImportError as error:
-        raise CudaToolsMissing("cuda-bindings") from error
+        raise CudaToolsMissingError("cuda-bindings") from error
 
     options = [f"-arch={arch}", "-verbose", "-O3"]
     try:
@@ -167,7 +171,7 @@ def cubin(ptx: str, arch: str) -> tuple[bytes, Linked]:
     except Exception as error:
         missing = _missing_library(error)
         if missing:
-            raise CudaToolsMissing(missing) from error
+            raise CudaToolsMissingError(missing) from error
         raise
     data = ptx.encode()
     try:
@@ -209,7 +213,7 @@ def _tool(name: str) -> str:
     if path is None:
         beside = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "bin" / name
         if not beside.exists():
-            raise CudaToolsMissing(f"nvidia-cuda-{name}")
+            raise CudaToolsMissingError(f"nvidia-cuda-{name}")
         path = str(beside)
     return str(path)
 
@@ -301,7 +305,7 @@ def resources(launch: Launch, linked: Linked, target: Target) -> Resources:
 
 
 def numba_cuda() -> ModuleType:
-    """`numba.cuda`, or `CudaToolsMissing`."""
+    """`numba.cuda`, or `CudaToolsMissingError`."""
     _check_tools()
     from numba import cuda
 

@@ -53,7 +53,9 @@ class Result:
     blocks: int
 
 
-def run(program: CudaProgram, arrays: Mapping[str, NDArray[Any]], scalars: Mapping[str, Any] | None = None) -> Result:
+def run(
+    program: CudaProgram, arrays: Mapping[str, NDArray[Any]], scalars: Mapping[str, Any] | None = None
+) -> Result:
     """Runs a program on NumPy arrays, in place.
 
     Raises `IndexError` where a checked index is out of range, `ValueError` where the arguments do not fit the
@@ -61,13 +63,12 @@ def run(program: CudaProgram, arrays: Mapping[str, NDArray[Any]], scalars: Mappi
     """
     values = dict(scalars or {})
     shapes = {info.name: arrays[info.name].shape for info in program.arrays}
-    for info in program.arrays:
-        if arrays[info.name].ndim != info.rank:
-            raise ValueError(f"argument {info.name!r}: expected rank {info.rank}, got {arrays[info.name].ndim}")
     strides = {
         info.name: tuple(step // arrays[info.name].itemsize for step in arrays[info.name].strides)
         for info in program.arrays
     }
+    for info in program.arrays:
+        info.check(shapes[info.name], strides[info.name])
     if not program.fits(shapes, strides, values):
         raise ValueError("these arguments need a program of index_bits=64")
     bindings = program.bindings(shapes, values)
@@ -135,7 +136,11 @@ def _argument(
 
 
 def _launch(
-    function: Function, launch: Launch, arguments: list[Any], bindings: Mapping[str, Any], buffers: Mapping[str, Buffer]
+    function: Function,
+    launch: Launch,
+    arguments: list[Any],
+    bindings: Mapping[str, Any],
+    buffers: Mapping[str, Buffer],
 ) -> int:
     grid = launch.grid_size(bindings)
     if 0 in grid:

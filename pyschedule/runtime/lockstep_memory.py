@@ -131,7 +131,12 @@ class Buffer:
     """
 
     def __init__(
-        self, name: str, data: NDArray[Any], valid: NDArray[np.bool_] | None = None, origin: int = 0, address: int = 0
+        self,
+        name: str,
+        data: NDArray[Any],
+        valid: NDArray[np.bool_] | None = None,
+        origin: int = 0,
+        address: int = 0,
     ) -> None:
         self.name = name
         self.data = data
@@ -167,9 +172,7 @@ class Buffer:
         result: NDArray[Any] = self.data[positions]
         return result
 
-    def store(
-        self, offsets: NDArray[np.int64], values: NDArray[Any], threads: NDArray[Any], clock: Clock
-    ) -> None:
+    def store(self, offsets: NDArray[np.int64], values: NDArray[Any], threads: NDArray[Any], clock: Clock) -> None:
         positions = self.positions(offsets, threads)
         if not self.writable:
             raise LockstepError(f"{self.name}: a store to an array that is only read")

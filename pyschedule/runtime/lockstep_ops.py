@@ -63,7 +63,7 @@ def _half(dtype: str, widens: bool) -> Callable[[Value], Value]:
 def _rounded(dtype: str) -> Callable[[Value], Value]:
     def twin(value: Value) -> Value:
         array = np.atleast_1d(np.asarray(value))
-        result = widen(narrow(array, dtype), dtype)
+        result: Value = widen(narrow(array, dtype), dtype)
         return result if np.ndim(value) else result[0]
 
     return twin
@@ -134,9 +134,12 @@ _UNARY: Final[dict[str, Callable[..., Value]]] = {
     "isnan": np.isnan,
     "isinf": np.isinf,
     "isfinite": np.isfinite,
-    **{name: getattr(np, name) for name in "sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan".split()},
-    **{name: getattr(np, name) for name in "sinh cosh tanh floor ceil trunc".split()},
-    **{f"a{name}": getattr(np, f"arc{name}") for name in "sin cos tan sinh cosh tanh".split()},
+    **{
+        name: getattr(np, name)
+        for name in ["sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan"]
+    },
+    **{name: getattr(np, name) for name in ["sinh", "cosh", "tanh", "floor", "ceil", "trunc"]},
+    **{f"a{name}": getattr(np, f"arc{name}") for name in ["sin", "cos", "tan", "sinh", "cosh", "tanh"]},
     "erf": _elementwise(math.erf),
     "erfc": _elementwise(math.erfc),
     "fabs": np.abs,
@@ -224,7 +227,7 @@ def libdevice(name: str) -> Callable[..., Value]:
 
 def _typed(function: Callable[..., Value], dtype: type) -> Callable[..., Value]:
     def twin_of(*args: Value) -> Value:
-        result = np.asarray(function(*(np.asarray(arg, dtype) for arg in args))).astype(dtype)
+        result: Value = np.asarray(function(*(np.asarray(arg, dtype) for arg in args))).astype(dtype)
         return result if result.ndim else result[()]
 
     return twin_of
