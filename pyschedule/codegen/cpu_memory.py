@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyschedule.codegen.cpu_vectors import VectorWriter
+from pyschedule.codegen.emitter import merged_tests
 from pyschedule.codegen.expressions import (
     CONDITIONAL,
     OR,
@@ -18,7 +19,7 @@ from pyschedule.codegen.names import Names
 from pyschedule.codegen.reuse import Reuse, runs
 from pyschedule.errors import InternalError
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Alloc, Array, Assign, Expr, Kernel, Load, Stmt, Store
+from pyschedule.ir.nodes import Alloc, Array, Assign, Const, Expr, Kernel, Load, Stmt, Store, Var
 from pyschedule.ir.types import INT64, Scalar, Vector, element_of, lanes_of
 from pyschedule.ir.visitors import Body, expressions, variables, walk, walk_expr, written_variables
 
@@ -70,20 +71,28 @@ class MemoryWriter(VectorWriter):
 
     def _at_entry(self, what: str, array: Array, axis: int, value: str) -> str:
         name = self.names.of(what, f"{array.name}_{what}{axis}")
-        self._entry.setdefault((what, array.name, axis), f"{name} = {value}")
+        if self._entry.setdefault((what, array.name, axis), f"{name} = {value}") != f"{name} = {value}":
+            return f"({value})"  # another array of this name, in a scope of its own
         return name
 
     def strides(self, array: Array) -> tuple[Expr, ...]:
         if array.space != "global":
-            return contiguous_strides(array.shape)
-        steps: list[Expr] = []
-        for axis in range(array.rank):
-            if axis == array.unit_axis:
-                steps.append(build.ONE)
-            else:
-                value = f"{self.use('stride')}({self.array(array.name)}, {axis})"
-                steps.append(Raw(self._at_entry("s", array, axis, value)))
-        return tuple(steps)
+            return tuple(
+                self._named_stride(array, axis, step) for axis, step in enumerate(contiguous_strides(array.shape))
+            )
+        return tuple(
+            build.ONE if axis == array.unit_axis else self._read_stride(array, axis) for axis in range(array.rank)
+        )
+
+    def _read_stride(self, array: Array, axis: int) -> Expr:
+        value = f"{self.use('stride')}({self.array(array.name)}, {axis})"
+        return Raw(self._at_entry("s", array, axis, value))
+
+    def _named_stride(self, array: Array, axis: int, step: Expr) -> Expr:
+        """The stride of a local array, read once where it is known at entry."""
+        if isinstance(step, (Const, Var)) or not self._known_at_entry(step):
+            return step
+        return Raw(self._at_entry("s", array, axis, self.text(step)))
 
     # --------------------------------------------------------------------------------------------- addresses
 
@@ -112,7 +121,7 @@ class MemoryWriter(VectorWriter):
         self._reuse = outer
 
     def statements(self, body: tuple[Stmt, ...]) -> None:
-        for run in runs(body):
+        for run in runs(merged_tests(body)):
             self._reuse = Reuse(run, self.arrays, self._in_memory) if isinstance(run[0], (Assign, Store)) else None
             previous: Stmt | None = None
             for stmt in run:

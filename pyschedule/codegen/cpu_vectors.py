@@ -172,8 +172,9 @@ class VectorWriter(Emitter):
             with self.active(condition, left_lanes):
                 right = self.operand(expr.right, BOOL, binding + 1)
         else:
-            left = self.converted(expr.left, BOOL)
-            right = self.operand(expr.right, BOOL, binding + 1)
+            left = self.mask(expr.left) if left_lanes > 1 else self.converted(expr.left, BOOL)
+            second = self.mask(expr.right) if is_vector(expr.right) else self.converted(expr.right, BOOL)
+            right = f"({second.text})" if second.binding < binding + 1 else second.text
         op = "&" if expr.op == "and" else "|"
         first = f"({left.text})" if left.binding < binding else left.text
         return Code(f"{first} {op} {right}", binding)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from pyschedule.codegen.expressions import ExpressionWriter
 from pyschedule.errors import InternalError
@@ -19,12 +20,14 @@ from pyschedule.ir.nodes import (
     For,
     If,
     Kernel,
+    Load,
     Location,
     Return,
     Stmt,
     Store,
     While,
 )
+from pyschedule.ir.visitors import variables, walk_expr, written_variables
 
 INDENT = "    "
 
@@ -74,7 +77,7 @@ class Emitter(ExpressionWriter):
         self.arrays = outer
 
     def statements(self, body: tuple[Stmt, ...]) -> None:
-        for stmt in body:
+        for stmt in merged_tests(body):
             self.statement(stmt)
 
     def statement(self, stmt: Stmt) -> None:
@@ -172,3 +175,22 @@ class Emitter(ExpressionWriter):
             for value, dtype in zip(stmt.values, self.kernel.scalar_results, strict=True)
         ]
         self.line(f"return ({', '.join(values)},)", self.place(stmt.loc))
+
+
+def merged_tests(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body in which neighbours `if t: a` and `if t: b` are one `if t: a b`, where `a` cannot change `t`."""
+    result: list[Stmt] = []
+    for stmt in body:
+        last = result[-1] if result else None
+        if (
+            isinstance(stmt, If)
+            and isinstance(last, If)
+            and stmt.test == last.test
+            and not (stmt.orelse or last.orelse)
+            and not any(isinstance(part, Load) for part in walk_expr(stmt.test))
+            and not variables(stmt.test) & written_variables(last.body)
+        ):
+            result[-1] = replace(last, body=last.body + stmt.body)
+        else:
+            result.append(stmt)
+    return tuple(result) if len(result) < len(body) else body
