@@ -330,6 +330,11 @@ def test_an_argument_that_comes_with_a_value_has_no_copies() -> None:
     assert check(source.format(read="B[i]"), new.format(read="B[i]"), "A B W", expanded={"W"}) is None
     found = check(source.format(read="W[0] / B[i]"), new.format(read="W[0] / B[i]"), "A B W", expanded={"W"})
     assert found is not None and found.name == "W"
+    kept = source.format(read="W[0] / B[i]")
+    found = check(
+        kept, kept.replace("B[i]", "B[i]  # 0: i").replace("= W[0]\n", "= W[0]  # 1: i\n"), "A B W", expanded={"W"}
+    )
+    assert found is not None and found.name == "W"  # even where nothing changes places
 
 
 def test_an_imperfect_nest_is_distributed_where_values_allow() -> None:
@@ -389,9 +394,11 @@ def test_reads_happen_only_in_the_arm_that_is_taken() -> None:
     assert check(source, new, "A N:int") is None
     found = check(source.replace(">= N", ">= 1"), new.replace(">= N", ">= 1"), "A N:int")
     assert found is not None and found.kind == "flow"
-    both = source.replace("if i >= N", "if i < N or A[i] > 0.0")
-    found = check(both, new.replace("if i_r >= N", "if i_r < N or A[i_r] > 0.0"), "A N:int")
-    assert found is not None
+    for word, legal in (("or", True), ("and", False)):  # the right side is read only where the left does not decide
+        test = f"i < N {word} A[i - 1] > 0.0"
+        padded = source.replace("A[i - 1] if i >= N", f"1.0 if {test}")
+        turned = new.replace("A[i_r - 1] if i_r >= N", f"1.0 if {test.replace('i ', 'i_r ')}")
+        assert (check(padded, turned, "A N:int") is None) == legal
 
 
 def test_a_test_of_data_is_read_where_it_stands() -> None:

@@ -144,6 +144,9 @@ def test_a_sum_that_is_read_on_the_way_cannot_be_combined_later() -> None:
     element = "for i in range(N):\n    B[0] += A[i]\n    C[i] = B[0]"
     found = lanes(element, "A B C N:int", {"i": 8})
     assert found is not None and found.name == "B"
+    late = "for i in range(8):\n    B[0] += A[i]\n    if i == 7:\n        C[0] = B[0]"
+    found = lanes(late, "A B C", {"i": 4})
+    assert found is not None and found.reason == "lanes of 'i' are combined only after the loop"
 
 
 def test_an_accumulator_element_must_be_the_loops_own() -> None:
