@@ -91,13 +91,14 @@ class Dependences:
         `parallel`: counters of loops of `new` whose iterations run at once, on threads.
         `vector`: counters of loops that run in chunks of so many lanes.
         `expanded`: scalars and arrays (by their source names) of which every iteration has its own copy; that
-        a copy is written before it is read is for the transform to see to.
+        a copy is written before it is read is for the transform to see to.  Loops that are not in `new`, or
+        hold no statement of the source, are in nobody's way.
         """
         free: Freedom = "all" if reorder_reductions else "exact"
 
         def checks() -> Iterator[Conflict | None]:
             lanes = vector or {}
-            yield _misnamed(new, parallel, lanes)
+            yield _nested_lanes(new, lanes)
             nest = model(new, self._parameters, self._context)
             yield self._coverage(nest)
             comparison = Comparison(self._dataflow, nest, free)
@@ -117,8 +118,9 @@ class Dependences:
         """
 
         def decide() -> Conflict | None:
-            nest = Concurrent(self._dataflow, self.model, loop, None, "all")
-            return _misnamed(self.kernel, [loop], {}) or nest.conflict()
+            if all(loop != one.var for one in loops(self.kernel.body)):
+                return unsupported(f"there is no loop '{loop}'", self.kernel.loc)
+            return Concurrent(self._dataflow, self.model, loop, None, "all").conflict()
 
         return self._answer(decide)
 
@@ -193,15 +195,10 @@ class Dependences:
         return None
 
 
-def _misnamed(kernel: Kernel, parallel: Collection[str], vector: Mapping[str, int]) -> Conflict | None:
-    """A loop that is not there, or lanes inside lanes."""
-    nests = {loop.var: loop for loop in loops(kernel.body)}
-    for name in (*parallel, *vector):
-        if name not in nests:
-            return unsupported(f"there is no loop '{name}'", kernel.loc)
-    for name in vector:
-        if any(inner.var in vector for inner in loops(nests[name].body)):
-            return unsupported(f"loop '{name}' has lanes inside its lanes", nests[name].loc)
+def _nested_lanes(kernel: Kernel, vector: Mapping[str, int]) -> Conflict | None:
+    for loop in loops(kernel.body):
+        if loop.var in vector and any(inner.var in vector for inner in loops(loop.body)):
+            return unsupported(f"loop '{loop.var}' has lanes inside its lanes", loop.loc)
     return None
 
 
