@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyschedule.frontend.blockform import Block
 from pyschedule.frontend.parser import Parsed
+from pyschedule.frontend.promotion import held
 from pyschedule.frontend.surface import Give, Loop, Name, SetName, names_in, place_of
 from pyschedule.ir.build import const
 from pyschedule.ir.nodes import Array, Dim, Location, Var
@@ -30,7 +31,7 @@ def bind(parsed: Parsed, signature: Signature, block: Block | None) -> tuple[Par
         if isinstance(spec, ScalarSpec):
             if name in parsed.arrays:
                 raise TypeError(f"argument '{name}' of {parsed.name}() must be an array, not a number")
-            params.append(Var(name, spec.type.strong(), parsed.loc))
+            params.append(Var(name, held(spec.type.name), parsed.loc))
         else:
             params.append(_array(parsed, name, spec, shapes.get(name)))
     return tuple(params)

@@ -124,7 +124,8 @@ class Counted:
     """`while counter < stop: body; counter += step`, seen as a loop.
 
     `stop` is exclusive once `inclusive` (`<=`, `>=`) is accounted for; `unequal` marks `!=`, which counts
-    only where the distance is a known multiple of the step.  `body` is without the increment.
+    only where the distance is a known multiple of the step.  `body` is without the increment; `None` where
+    the increment stands among statements that read the counter after it.
     """
 
     counter: str
@@ -132,7 +133,7 @@ class Counted:
     step: int
     inclusive: bool
     unequal: bool
-    body: Body
+    body: Body | None
 
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!="}
@@ -164,7 +165,9 @@ def _counted_by(loop: Repeat, name: str, stop: Expr, op: str) -> Counted | None:
     if names_in(stop) & changed or any(isinstance(part, Element) for part in walk_expr(stop)):
         return None  # the bound is not the same each time it is looked at
     body = _without_increment(loop.body, name)
-    if body is None or name in assigned(body):
+    if body is None and not _increments_once(loop.body, name):
+        return None
+    if body is not None and name in assigned(body):
         return None
     return Counted(name, stop, step, op in ("<=", ">="), op == "!=", body)
 
@@ -184,6 +187,12 @@ def _increment(stmt: SetName, name: str) -> int | None:
                     return None
                 return right.value if value.op == "+" else -right.value
     return None
+
+
+def _increments_once(body: Body, name: str) -> bool:
+    """Whether every iteration passes the one assignment to a name, unless it leaves the loop before."""
+    sets = [stmt for stmt in walk(body) if isinstance(stmt, SetName) and stmt.name == name]
+    return len(sets) == 1 and any(stmt is sets[0] for stmt in body)
 
 
 def _without_increment(body: Body, name: str) -> Body | None:

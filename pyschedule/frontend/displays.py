@@ -212,6 +212,7 @@ class DisplayReader(StatementReader):
             counters.add(leaf.counter)
             leaf = leaf.items[0]
         if not isinstance(leaf, _Part) and not names_in(leaf) & counters:
+            self.taken -= counters
             return [NewArray(name, part.shape, leaf, None, dtype, place)]
         return [NewArray(name, part.shape, None, None, dtype, place), *self._stores(name, part, (), node)]
 

@@ -69,7 +69,7 @@ class Emitter(ValueReader):
         self._params = params
         for param, spec in zip(params, signature.arguments, strict=True):
             if isinstance(spec, ScalarSpec):
-                self.params[param.name] = spec.type
+                self.params[param.name] = held(spec.type.name) if spec.type.is_half else spec.type
         self._escaping = _escaping_loops(body, self._live)
         self._local_arrays = {stmt.name for stmt in walk(body) if isinstance(stmt, surface.NewArray)}
         gives = [stmt for stmt in walk(body) if isinstance(stmt, surface.Give)]
@@ -382,8 +382,9 @@ class Emitter(ValueReader):
         step = build.const(form.step)
         lives = name in self._live.after[id(stmt)]
         var = self._fresh(stmt.source or name)
-        if lives and has_break(form.body):
-            # What the counter holds after `break` is the user's own business: it stays a local.
+        if form.body is None or (lives and has_break(form.body)):
+            # What the counter holds after its increment, or after `break`, is the user's own business: it
+            # stays a local, set from a hidden counter.
             first_of = Assign(local.name, Var(var), INT64, loc=stmt.loc)
             return [self._for(var, start, stop, step, (first_of, *self._inside(stmt.body, {})), stmt)]
         done: list[Stmt] = [self._for(var, start, stop, step, self._inside(form.body, {name: Var(var)}), stmt)]

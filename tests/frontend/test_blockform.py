@@ -152,7 +152,7 @@ def test_the_articles_conv2d_lifts(function: Callable[..., Any], size: int) -> N
 
 def conv_reference(X, W, stride=(1, 1), dilation=(1, 1), pad=(0, 0)):
     X = np.pad(X, ((0, 0), (0, 0), (pad[0],) * 2, (pad[1],) * 2))
-    N, C, H, V = X.shape
+    N, _, H, V = X.shape
     K, _, R, S = W.shape
     P = (H - (R - 1) * dilation[0] - 1) // stride[0] + 1
     Q = (V - (S - 1) * dilation[1] - 1) // stride[1] + 1

@@ -146,6 +146,8 @@ def test_a_while_that_does_not_count_stays_one() -> None:
     agrees(moving, 9)
     agrees(floats, 0.25)
     agrees(skipping, np.array([1.0, -2.0, 3.0]), 3)
+    agrees(skipping, np.array([1.0, -2.0, 3.0]), 0)
+    assert "for i in range(n):" in nest(skipping, np.ones(3), 3)
     assert "while" in nest(moving, 9)
     assert "while" in nest(floats, 0.25)
 
