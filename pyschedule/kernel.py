@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyschedule.errors import ScheduleError
 from pyschedule.frontend.parser import Parsed, parse
-from pyschedule.schedule import resolve
+from pyschedule.runtime.lowering import Definition
 from pyschedule.schedule.directives import BlockForm, Directive, Schedule
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ class ScheduledKernel:
     _state: _State
 
     def __init__(self, parsed: Parsed, schedule: Schedule) -> None:
-        names = (*parsed.arrays, *parsed.locals)
-        resolve.check(schedule, parsed.name, parsed.loops, resolve.loop_nests(parsed.body), names)
+        Definition(parsed, schedule).check()
         for form in schedule.of(BlockForm):
             _one_shape_an_array(form, parsed)
         function = parsed.function

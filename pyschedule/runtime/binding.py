@@ -55,12 +55,12 @@ def evaluate(text: str, named: Named) -> Any:
     return _evaluator(text, tuple(named))(*named.values())
 
 
-def evaluate_check(plan: Plan, index: int, named: Named) -> None:
+def require(plan: Plan, index: int, named: Named) -> None:
     """`ValueError` where a precondition does not hold; its message gets the extents and values at hand."""
-    check = plan.checks[index]
-    if evaluate(check.test, named):
+    test = plan.tests[index]
+    if evaluate(test.test, named):
         return
-    raise ValueError(check.message.format(**named))
+    raise ValueError(test.message.format(**named))
 
 
 def numba_types(plan: Plan, named: Named) -> tuple[Any, ...]:
@@ -88,7 +88,7 @@ _COMMON: Final[Named] = {
     "_ps_overlap": may_share_memory,
     "_ps_apart": arguments.check_apart,
     "_ps_range": arguments.check_range,
-    "_ps_check": evaluate_check,
+    "_ps_require": require,
     "_ps_empty": np.empty,
     "_ps_u16": np.uint16,
     "_ps_float32": np.float32,
@@ -127,10 +127,10 @@ def _source(
     names = parameters.names
     lines = [f"def bound({', '.join(names)}):"]
     lines += [f"    _ps_range({name}, {name!r})" for name, (_, ranged) in conversions.items() if ranged]
-    for index, check in enumerate(plan.checks):
-        if check.scalars:
-            named = ", ".join(f"{name!r}: {name}" for name in (*check.arrays, *check.scalars))
-            lines.append(f"    if not {check.test}: _ps_check(_ps_plan, {index}, {{{named}}})")
+    for index, test in enumerate(plan.tests):
+        if test.scalars:
+            named = ", ".join(f"{name!r}: {name}" for name in (*test.arrays, *test.scalars))
+            lines.append(f"    if not {test.test}: _ps_require(_ps_plan, {index}, {{{named}}})")
     arrays = [name for name in names if name in parameters.arrays]
     for written in plan.written:
         for other in arrays:

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from pyschedule.runtime.codec import decode, encode
 from pyschedule.runtime.plan import Plan
 from pyschedule.runtime.warn import logger
 
@@ -156,7 +157,7 @@ class Entry:
             text = data["plan"]
             if data["digest"] != digest_of(text):
                 raise ValueError("its checksum is wrong")
-            return Plan.from_json(json.loads(text))
+            return decode(Plan, json.loads(text))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -165,7 +166,7 @@ class Entry:
 
     def save(self, plan: Plan) -> bool:
         """Whether the plan could be kept."""
-        text = json.dumps(plan.to_json())
+        text = json.dumps(encode(plan))
         data = json.dumps({"digest": digest_of(text), "plan": text})
         try:
             write_whole(self.path / "plan.json", data.encode())
@@ -189,6 +190,26 @@ class Entry:
             unusable(default_directory(), error)
             return None
         return file
+
+    def load_binary(self, name: str) -> tuple[bytes, str] | None:
+        """What `save_binary` kept under this name, or `None` where it is not there or damaged."""
+        try:
+            data = (self.path / f"{name}.cubin").read_bytes()
+            notes = json.loads((self.path / f"{name}.json").read_bytes())
+            if notes["digest"] == hashlib.sha256(data).hexdigest():
+                return data, str(notes["entry"])
+        except (OSError, ValueError, TypeError, KeyError):
+            pass
+        return None
+
+    def save_binary(self, name: str, data: bytes, entry: str) -> None:
+        """Keeps GPU machine code and the name of its entry point, if it can."""
+        notes = {"digest": hashlib.sha256(data).hexdigest(), "entry": entry}
+        try:
+            write_whole(self.path / f"{name}.cubin", data)
+            write_whole(self.path / f"{name}.json", json.dumps(notes).encode())
+        except OSError as error:
+            unusable(default_directory(), error)
 
     # Numba keeps machine code as pickles without a checksum: a truncated or altered one could do anything.
 

@@ -8,7 +8,10 @@ function for its plan (`runtime.binding`): look for overlaps, allocate outputs, 
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from pyschedule.ir.signature import ArgumentSpec, Signature
 from pyschedule.runtime import binding
@@ -23,6 +26,7 @@ from pyschedule.schedule.targets import Target
 
 if TYPE_CHECKING:
     from pyschedule.frontend.parser import Parsed
+    from pyschedule.runtime.gpu import GpuCalls
 
 #: Combinations of layouts and shapes remembered for one kernel.
 _REMEMBERED: Final = 1024
@@ -39,6 +43,7 @@ class Dispatch:
         self._function = definition.parsed.function
         self.parameters = arguments.Parameters.of(self._function, frozenset(definition.arrays))
         self._memo: dict[Values, Entrance] = {}
+        self._gpu: GpuCalls | None = None
         self.call: Entrance = self._make_call()
 
     # ------------------------------------------------------------------------------------- the fast path
@@ -78,6 +83,8 @@ class Dispatch:
         key: list[Any] = []
         for name, value in zip(self.parameters.names, values, strict=True):
             key.append(value.__class__)
+            if name not in self.parameters.arrays and isinstance(value, np.ndarray):
+                return  # its layout is not part of the key
             if name in self.parameters.arrays:
                 key += [value.dtype, value.shape, value.strides, value.flags.num]
         if len(self._memo) >= _REMEMBERED:
@@ -96,7 +103,7 @@ class Dispatch:
     def _prepare(self, values: Values) -> Entrance:
         """What to do for arguments like these; raises before anything is written."""
         if any(map(arguments.is_cuda, values)):
-            return self._on_gpu(values)
+            return lambda *_: self._on_gpu(values)
         converted = self.convert(values)
         bound = self._bind(converted)
         if all(one is other for one, other in zip(values, converted, strict=True)):
@@ -116,7 +123,7 @@ class Dispatch:
         """The signature of converted arguments; `ValueError` where a shape is not that of `input_shapes`."""
         specs: list[ArgumentSpec] = []
         for name, value in zip(self.parameters.names, values, strict=True):
-            if name in self.parameters.arrays:
+            if isinstance(value, np.ndarray):
                 fixed = self._definition.fixed_shape(name)
                 arguments.check_block_shape(name, fixed, value.shape)
                 specs.append(arguments.array_spec(value, fixed))
@@ -129,12 +136,12 @@ class Dispatch:
         target = targets.host()
         plan = self._specialisations.plan(signature, target).plan
         named = dict(zip(self.parameters.names, values, strict=True))
-        scalars = {name: value for name, value in named.items() if name not in self.parameters.arrays}
+        scalars = {name: value for name, value in named.items() if not isinstance(value, np.ndarray)}
         for name in plan.written:
             arguments.check_written(named[name], name)
-        for index, check in enumerate(plan.checks):
-            if not check.scalars:
-                binding.evaluate_check(plan, index, named)
+        for index, test in enumerate(plan.tests):
+            if not test.scalars:
+                binding.require(plan, index, named)
         for name, value in scalars.items():
             arguments.check_range(value, name)
         types = binding.numba_types(plan, named)
@@ -162,8 +169,13 @@ class Dispatch:
             return "serial", False
         return "either" if plan.work_reads_scalars else "parallel", large and usable_threads() > 1
 
-    def _on_gpu(self, values: Values) -> Entrance:
-        raise NotImplementedError
+    def _on_gpu(self, values: Values) -> Any:
+        from pyschedule.runtime import gpu
+
+        gpu.check_host(values, self.parameters)
+        if self._gpu is None:
+            self._gpu = gpu.GpuCalls(self._definition, self._specialisations, self.parameters)
+        return self._gpu.call(values, device_target())
 
     # ------------------------------------------------------------------------------------- looking inside
 
@@ -172,9 +184,8 @@ class Dispatch:
         if not args and not kwargs:
             args = self._definition.implied_arguments() or ()
         values = self.parameters.bind(args, kwargs)
-        if target is None and any(map(arguments.is_cuda, values)):
-            target = "cuda"
-        chosen = targets.resolve(target)
+        on_gpu = target is None and any(map(arguments.is_cuda, values))
+        chosen = device_target() if on_gpu else targets.resolve(target)
         specs: list[ArgumentSpec] = []
         for name, value in zip(self.parameters.names, values, strict=True):
             if name in self.parameters.arrays:
@@ -183,6 +194,19 @@ class Dispatch:
             else:
                 specs.append(arguments.lowering_scalar(value, name))
         return self._specialisations.lowering(Signature(tuple(specs)), chosen)
+
+
+@cache
+def device_target() -> Target:
+    """The GPU that arrays live on: the current device."""
+    from pyschedule.runtime.cuda_launch import CoreDriver
+
+    return CoreDriver().target()
+
+
+def _is_unused_array(value: Any) -> bool:
+    """An array for a parameter that is not used as one: the front end says whether that will do."""
+    return isinstance(value, np.ndarray) and value.ndim > 0
 
 
 def _header(signature: inspect.Signature) -> str:

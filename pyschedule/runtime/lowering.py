@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,17 +18,21 @@ from pyschedule.ir.signature import Shaped, Signature
 from pyschedule.ir.types import element_of
 from pyschedule.ir.visitors import loops, written_arrays
 from pyschedule.runtime import hostcode
-from pyschedule.runtime.plan import Check, Output, Plan, ProgramText
+from pyschedule.runtime.plan import Output, Plan, ProgramText, Test
 from pyschedule.runtime.warn import FRONTEND, logger
 from pyschedule.schedule import resolve
-from pyschedule.schedule.directives import BlockForm, Schedule, Tile, Vectorize
+from pyschedule.schedule.directives import BlockForm, Directive, Schedule, Tile, Vectorize
 from pyschedule.schedule.log import Log, Record
+from pyschedule.schedule.names import parse
 from pyschedule.schedule.targets import Target
 
 if TYPE_CHECKING:
     from pyschedule.analysis.bounds import Precondition
+    from pyschedule.codegen.cuda_program import CudaProgram
     from pyschedule.codegen.program import Program
     from pyschedule.frontend.parser import Parsed
+    from pyschedule.frontend.results import Check
+    from pyschedule.runtime.cuda_toolchain import Linked, Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,26 @@ class Definition:
     def arrays(self) -> tuple[str, ...]:
         return self.parsed.arrays
 
+    def check(self, kind: str | None = None, block_sizes: resolve.Sizes = ()) -> None:
+        """Raises `ScheduleError` where the directives do not fit the function; see `resolve.check`."""
+        parsed = self.parsed
+        names = (*parsed.arrays, *parsed.locals)
+        nests = resolve.loop_nests(parsed.body)
+        resolve.check(self.schedule, parsed.name, parsed.loops, nests, names, kind, block_sizes)
+
+    def ordered(self, kind: str) -> Schedule:
+        """The directives for a target, by the loops they name: the order of decorators has no meaning."""
+        places = {(loop.name, loop.ordinal): place for place, loop in enumerate(self.parsed.loops)}
+
+        def place(directive: Directive) -> int:
+            loops = [name for name, _ in directive.sizes] if isinstance(directive, Tile) else []
+            loops += [getattr(directive, "loop", None) or ""]
+            specs = [spec for loop in loops if (spec := parse(loop)) is not None]
+            found = [where for loop, where in places.items() if any(spec.names(*loop) for spec in specs)]
+            return min(found, default=-1)
+
+        return Schedule(tuple(sorted(self.schedule.for_target(kind).directives, key=place)))
+
     @property
     def block_form(self) -> BlockForm | None:
         forms = self.schedule.of(BlockForm)
@@ -50,7 +74,7 @@ class Definition:
     def fixed_shape(self, name: str) -> tuple[int | None, ...] | None:
         """The extents of an array that `input_shapes` fixes; `None` where there is no block form."""
         form = self.block_form
-        return None if form is None else dict(zip(self.arrays, form.input_shapes, strict=True))[name]
+        return None if form is None else dict(zip(self.arrays, form.input_shapes, strict=True)).get(name)
 
     def implied_arguments(self) -> tuple[Shaped, ...]:
         """Stand-ins for the arguments, where the directives say all of them: fixed `input_shapes`, a
@@ -71,8 +95,9 @@ class Lowering:
     """What became of a kernel for one signature and one target.
 
     `stages` maps `"source"`, `"tiling"`, `"vectorization"` and `"unroll"` to the IR after that stage, and
-    `log` holds the records of what was done, skipped and why.  Generated and compiled code is made when asked
-    for: `source`, `asm()` (CPU), `ptx()`, `sass()` and `resources()` (GPU; no GPU is needed).
+    `log` holds the records of what was done, skipped and why.  `preconditions` are what the arguments of a call
+    must satisfy.  Generated and compiled code is made when asked for: `source`, `asm()` (CPU), `ptx()`, `sass()`
+    and `resources()` (GPU; no GPU is needed).
     """
 
     def __init__(
@@ -82,7 +107,7 @@ class Lowering:
         target: Target,
         stages: Mapping[str, Kernel],
         log: Log,
-        preconditions: tuple[Precondition, ...],
+        preconditions: tuple[Precondition | Check, ...],
     ) -> None:
         self.definition = definition
         self.signature = signature
@@ -104,18 +129,22 @@ class Lowering:
         return any(isinstance(loop, For) and loop.mapping == "parallel" for loop in loops(self.kernel.body))
 
     @cached_property
-    def cuda_program(self) -> Any:
+    def cuda_program(self) -> CudaProgram:
         """The generated CUDA program; `TypeError` on another target."""
         self._needs("cuda")
+        return self.cuda_program_of(32)
+
+    def cuda_program_of(self, index_bits: int) -> CudaProgram:
+        """The CUDA program with offsets of 32 bits, for arguments that fit them, or of 64."""
         from pyschedule.codegen import numba_cuda
 
-        return numba_cuda.generate(self.kernel, self.target)
+        return numba_cuda.generate(self.kernel, self.target, index_bits)
 
     @cached_property
     def source(self) -> str:
         """The generated Numba module."""
         if self.target.kind == "cuda":
-            return str(self.cuda_program.source)
+            return self.cuda_program.source
         return self.cpu_program(parallel=self.runs_in_parallel).source
 
     def cpu_program(self, *, parallel: bool, cache: bool = False) -> Program:
@@ -131,23 +160,48 @@ class Lowering:
         program = self.cpu_program(parallel=False)
         return assembly(self.kernel, ProgramText(program.source, program.entry))
 
-    def ptx(self) -> str:
-        """The PTX of all launches; `TypeError` on a CPU's target."""
+    @cached_property
+    def _ptx(self) -> dict[str, str]:
+        """The PTX of each launch, by the name of its function."""
         from pyschedule.runtime import cuda_toolchain
 
-        return cuda_toolchain.ptx(self.cuda_program, self.target)
+        program = self.cuda_program
+        return {one.function: cuda_toolchain.compile_ptx(program, one, self.target) for one in program.launches}
+
+    @cached_property
+    def _machine_code(self) -> dict[str, tuple[bytes, Linked]]:
+        from pyschedule.runtime import cuda_toolchain
+
+        return {name: cuda_toolchain.cubin(text, self.target.arch) for name, text in self._ptx.items()}
+
+    def ptx(self) -> str:
+        """The PTX of all launches; `TypeError` on a CPU's target."""
+        return "\n".join(self._ptx.values())
 
     def sass(self) -> str:
         """The machine code of all launches, disassembled; `TypeError` on a CPU's target."""
+        self._needs("cuda")
         from pyschedule.runtime import cuda_toolchain
 
-        return cuda_toolchain.sass(self.cuda_program, self.target)
+        return "\n".join(cuda_toolchain.sass(code) for code, _ in self._machine_code.values())
 
-    def resources(self) -> Any:
-        """Registers, spills, shared bytes and occupancy; `TypeError` on a CPU's target."""
+    def resources(self, function: str | None = None) -> Resources:
+        """Registers, spills, shared bytes and occupancy of one launch, by default the one with most registers.
+
+        `TypeError` on a CPU's target, `ValueError` for a function that is not among the launches.
+        """
+        program = self.cuda_program
         from pyschedule.runtime import cuda_toolchain
 
-        return cuda_toolchain.resources(self.cuda_program, self.target)
+        found = {
+            launch.function: cuda_toolchain.resources(launch, self._machine_code[launch.function][1], self.target)
+            for launch in program.launches
+        }
+        if function is None:
+            return max(found.values(), key=lambda item: item.registers)
+        if function not in found:
+            raise ValueError(f"there is no launch {function!r}; there are {', '.join(found)}")
+        return found[function]
 
     def _needs(self, kind: str) -> None:
         if self.target.kind != kind:
@@ -162,32 +216,31 @@ def lower(definition: Definition, signature: Signature, target: Target) -> Lower
 
     began = time.perf_counter()
     parsed = definition.parsed
-    schedule = definition.schedule.for_target(target.kind)
+    schedule = definition.ordered(target.kind)
     form = definition.block_form
+    if form is None:
+        definition.check(target.kind)
     block = None if form is None else Block(form.input_shapes, form.tile_shapes, form.pad)
     built = build.build(parsed, signature, block, definition.schedule.strict_math)
     kernel, preconditions = indexing.make_explicit(built.kernel)
     if form is not None:
-        schedule = _with_block_tiles(definition, form, schedule, built.tile_sizes)
+        definition.check(target.kind, built.tile_sizes)
+        schedule = _with_block_tiles(form, schedule, built.tile_sizes)
     lowered = pipeline.lower(kernel, schedule, target)
     records = (*lowered.records, *_notices(built.notices))
     logger.info("%s: lowered for %s in %.0f ms", parsed.name, target, (time.perf_counter() - began) * 1e3)
     for record in records:
         logger.debug("%s: %s", parsed.name, record)
-    return Lowering(definition, signature, target, lowered.stages, Log(records), preconditions)
+    tests: tuple[Precondition | Check, ...] = (*built.checks, *preconditions)
+    return Lowering(definition, signature, target, lowered.stages, Log(records), tests)
 
 
 def _with_block_tiles(
-    definition: Definition,
     form: BlockForm,
     schedule: Schedule,
     tile_sizes: tuple[tuple[str, tuple[int, ...]], ...],
 ) -> Schedule:
     """The schedule with the tiling that `tile_shapes` asks for, which is known only now."""
-    parsed = definition.parsed
-    names = (*parsed.arrays, *parsed.locals)
-    nests = resolve.loop_nests(parsed.body)
-    resolve.check(definition.schedule, parsed.name, parsed.loops, nests, names, tile_sizes)
     shapes = [str(shape) for shape in form.tile_shapes]
     display = shapes[0] if len(set(shapes)) == 1 else ", ".join(shapes)
     others = tuple(item for item in schedule.directives if not isinstance(item, BlockForm))
@@ -204,14 +257,11 @@ def _notices(notices: tuple[Any, ...]) -> tuple[Record, ...]:
 # -------------------------------------------------------------------------------------------------- plans
 
 
-def cpu_plan(lowering: Lowering, *, cache: bool) -> Plan:
-    """What calls need of a lowering for the CPU.  `cache` lets Numba keep machine code beside the module."""
+def plan_of(lowering: Lowering, *, cache: bool) -> Plan:
+    """What calls need of a lowering.  `cache` lets Numba keep a CPU's machine code beside the module."""
     kernel = lowering.kernel
-    serial = lowering.cpu_program(parallel=False, cache=cache)
-    parallel = lowering.cpu_program(parallel=True, cache=cache) if lowering.runs_in_parallel else None
-    work, work_reads_scalars = hostcode.work_estimate(lowering.stages["source"])
     written = written_arrays(lowering.stages["source"].body) | written_arrays(kernel.body)
-    return Plan(
+    plan = Plan(
         name=kernel.name,
         target=str(lowering.target),
         params=tuple(param.name for param in kernel.params),
@@ -221,13 +271,21 @@ def cpu_plan(lowering: Lowering, *, cache: bool) -> Plan:
             if array.name in written and array.name not in kernel.outputs
         ),
         halves=tuple(array.name for array in kernel.array_params if element_of(array.dtype).is_half),
-        outputs=tuple(_output(array) for array in _outputs(kernel)),
+        outputs=tuple(map(_output, _outputs(kernel))),
         returns=kernel.returns,
         results=kernel.scalar_results,
-        checks=tuple(_check(item) for item in lowering.preconditions),
+        tests=tuple(map(_test, lowering.preconditions)),
+        records=lowering.log.records,
+    )
+    if lowering.target.kind == "cuda":
+        return replace(plan, cuda=lowering.cuda_program)
+    serial = lowering.cpu_program(parallel=False, cache=cache)
+    parallel = lowering.cpu_program(parallel=True, cache=cache) if lowering.runs_in_parallel else None
+    work, work_reads_scalars = hostcode.work_estimate(lowering.stages["source"])
+    return replace(
+        plan,
         work=work,
         work_reads_scalars=work_reads_scalars,
-        records=lowering.log.records,
         serial=ProgramText(serial.source, serial.entry),
         parallel=None if parallel is None else ProgramText(parallel.source, parallel.entry),
     )
@@ -250,11 +308,11 @@ def _output(array: Array) -> Output:
     )
 
 
-def _check(precondition: Precondition) -> Check:
-    arrays, scalars = hostcode.names(precondition.test)
-    return Check(
-        hostcode.python_source(precondition.test),
-        tuple(sorted(arrays)),
-        tuple(sorted(scalars)),
-        precondition.message,
-    )
+def _test(precondition: Precondition | Check) -> Test:
+    arrays, scalars = map(sorted, hostcode.names(precondition.test))
+    message = precondition.message
+    if not hasattr(precondition, "array"):  # one of the front end's, whose message is plain text
+        actual = [f"{name} is {{{name}.shape}}" for name in arrays]
+        actual += [f"{name} is {{{name}}}" for name in scalars]
+        message = f"{message.replace('{', '{{').replace('}', '}}')} ({', '.join(actual)})"
+    return Test(hostcode.python_source(precondition.test), tuple(arrays), tuple(scalars), message)

@@ -125,10 +125,14 @@ def lowering_spec(value: Any, name: str, fixed: tuple[int | None, ...] | None, t
 
     On a GPU's target a NumPy array stands for a copy of it there, in fresh memory.
     """
+    if is_cuda(value):
+        from pyschedule.runtime.gpu import device_spec, device_array
+
+        array = device_array(value, name)
+        check_block_shape(name, fixed, array.shape)
+        return device_spec(array, fixed)
     if isinstance(value, Shaped):
         shaped: Shaped | None = value
-    elif is_cuda(value):
-        shaped = Shaped(_cuda_dtype(value, name), tuple(int(extent) for extent in value.shape))
     else:
         value = as_array(value, name)
         shaped = Shaped(dtype_name(value.dtype) or "", value.shape) if target.kind == "cuda" else None
@@ -136,13 +140,6 @@ def lowering_spec(value: Any, name: str, fixed: tuple[int | None, ...] | None, t
     if shaped is None:
         return array_spec(value, fixed)
     return shaped_spec(shaped, fixed, target.vector_bytes if target.kind == "cuda" else 1)
-
-
-def _cuda_dtype(value: Any, name: str) -> str:
-    dtype = str(value.dtype).removeprefix("torch.")
-    if dtype not in DTYPES:
-        raise TypeError(f"{name}: dtype {value.dtype} is not supported; allowed are {', '.join(DTYPES)}")
-    return dtype
 
 
 def check_block_shape(name: str, fixed: tuple[int | None, ...] | None, shape: tuple[int, ...]) -> None:

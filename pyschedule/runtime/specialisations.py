@@ -10,7 +10,7 @@ from pyschedule.errors import InternalError
 from pyschedule.ir.signature import Signature
 from pyschedule.runtime.cache import Entry, describe, digest_of, environment_digest
 from pyschedule.runtime.compiler import Entrance, MachineCacheError, compile_program, parallel_entrance
-from pyschedule.runtime.lowering import Definition, Lowering, cpu_plan, lower
+from pyschedule.runtime.lowering import Definition, Lowering, lower, plan_of
 from pyschedule.runtime.plan import Plan
 from pyschedule.runtime.warn import announce, logger, refuse_if_strict
 from pyschedule.schedule.log import Record
@@ -49,7 +49,7 @@ class Specialisations:
             return lowering
 
     def plan(self, signature: Signature, target: Target) -> Specialisation:
-        """The plan of calls with this signature on a CPU."""
+        """The plan of calls with this signature."""
         with compiling:
             key = (signature, target)
             found = self._plans.get(key)
@@ -77,7 +77,7 @@ class Specialisations:
 
     def _without_disk(self, key: _Key) -> Specialisation:
         """The same plan again, with code that asks for no cache of machine code."""
-        made = Specialisation(cpu_plan(self.lowering(*key), cache=False), None)
+        made = Specialisation(plan_of(self.lowering(*key), cache=False), None)
         self._plans[key] = made
         return made
 
@@ -93,7 +93,7 @@ class Specialisations:
     def _made(self, key: _Key) -> Specialisation:
         lowering = self.lowering(*key)
         entry = self._entry(key)
-        plan = cpu_plan(lowering, cache=True)
+        plan = plan_of(lowering, cache=True)
         return Specialisation(plan, entry) if entry.save(plan) else self._without_disk(key)
 
     def _entry(self, key: _Key) -> Entry:

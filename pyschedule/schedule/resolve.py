@@ -42,6 +42,7 @@ class NamedLoop(Protocol):
 
 
 _Key = tuple[str, int]  # a loop: its name and ordinal
+Sizes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class _Function:
     loops: tuple[NamedLoop, ...]
     nests: tuple[tuple[_Key, ...], ...]
     arrays: tuple[str, ...]
-    pieces_known: bool
+    complete: bool
 
     def listed(self) -> str:
         if not self.loops:
@@ -73,25 +74,21 @@ def check(
     loops: Sequence[NamedLoop],
     nests: Iterable[Iterable[_Key]],
     arrays: Iterable[str],
-    block_sizes: tuple[tuple[str, tuple[int, ...]], ...] | None = None,
+    kind: str | None = None,
+    block_sizes: Sizes = (),
 ) -> None:
     """Raises `ScheduleError`, with the decorator's place, what was given and what is allowed.
 
     `nests` groups the loops, as (name, ordinal), by the outermost loop that holds them; `arrays` are the names
-    that `stage` may use.  In the block form the pieces of a loop are known only after it was
-    lifted: give `block_sizes` then, to have what names pieces checked too.
+    that `stage` may use.  As decorators are applied one by one, a loop without sizes may still get some: without
+    a `kind` only what no further decorator can mend is an error.  With the `kind` of a target the schedule is
+    held to be complete; `block_sizes` is then the tiling that the block form amounts to.
     """
-    blocks = bool(schedule.of(BlockForm))
     known = _Function(
-        function,
-        tuple(loops),
-        tuple(tuple(nest) for nest in nests),
-        tuple(arrays),
-        pieces_known=not blocks or block_sizes is not None,
+        function, tuple(loops), tuple(tuple(nest) for nest in nests), tuple(arrays), complete=kind is not None
     )
-    kinds = ("cpu", "cuda") if any(item.target is not None for item in schedule.directives) else ("cpu",)
-    for kind in kinds:
-        _check_target(schedule.for_target(kind), known, block_sizes or ())
+    for one in ("cpu", "cuda") if kind is None else (kind,):
+        _check_target(schedule.for_target(one), known, block_sizes)
 
 
 def loop_nests(body: tuple[Stmt, ...]) -> Iterator[tuple[_Key, ...]]:
@@ -109,9 +106,7 @@ def loop_nests(body: tuple[Stmt, ...]) -> Iterator[tuple[_Key, ...]]:
                 yield from loop_nests(inner_body)
 
 
-def _check_target(
-    schedule: Schedule, function: _Function, block_sizes: tuple[tuple[str, tuple[int, ...]], ...]
-) -> None:
+def _check_target(schedule: Schedule, function: _Function, block_sizes: Sizes) -> None:
     sizes = _every_loop_is_tiled_once(schedule, function, block_sizes)
     _one_of_each_setting(schedule)
     for tile in schedule.of(Tile):
@@ -143,17 +138,15 @@ def _resolve(text: str, what: str, function: _Function, loc: Location | None) ->
         count = sum(loop.name == spec.source for loop in function.loops)
         if count:
             raise ScheduleError(
-                f"{what}: {function.name!r} has {count} loop{'s' * (count > 1)} named {spec.source!r}, "
-                f"not {spec.ordinal}; {function.listed()}",
+                f"{what}: there is no loop {text!r}: {count} loop{'s' * (count > 1)} of {function.name!r} "
+                f"{'are' if count > 1 else 'is'} named {spec.source!r}; {function.listed()}",
                 loc,
             )
         raise ScheduleError(f"{what}: there is no loop {text!r}; {function.listed()}", loc)
     return spec, keys
 
 
-def _every_loop_is_tiled_once(
-    schedule: Schedule, function: _Function, block_sizes: tuple[tuple[str, tuple[int, ...]], ...]
-) -> dict[_Key, int]:
+def _every_loop_is_tiled_once(schedule: Schedule, function: _Function, block_sizes: Sizes) -> dict[_Key, int]:
     """The number of sizes of each tiled loop."""
     sizes: dict[_Key, int] = {}
     for name, counts in block_sizes:
@@ -214,9 +207,12 @@ def _one_of_each_setting(schedule: Schedule) -> None:
                 once("poll", directive)
 
 
-def _labels(key: _Key, sizes: dict[_Key, int]) -> Iterator[int | None]:
+def _labels(key: _Key, function: _Function, sizes: dict[_Key, int]) -> list[int | None] | None:
+    """The pieces of a loop (`[None]`: it is whole); `None` where a further decorator may tile it."""
     levels = sizes.get(key)
-    yield from (None,) if levels is None else range(levels + 1)
+    if levels is not None:
+        return list(range(levels + 1))
+    return [None] if function.complete else None
 
 
 def _pieces_of(
@@ -230,17 +226,15 @@ def _pieces_of(
     """The pieces that `text` names.  With `whole`, a tiled loop may also be called by its plain name, which
     then stands for its innermost piece."""
     spec, keys = _resolve(text, what, function, loc)
-    if not function.pieces_known:
-        return [(key, spec.piece) for key in keys]
     result: list[tuple[_Key, int | None]] = []
     for key in keys:
-        labels = list(_labels(key, sizes))
-        if spec.piece in labels:
+        labels = _labels(key, function, sizes)
+        if labels is None or spec.piece in labels:
             result.append((key, spec.piece))
         elif whole and spec.piece is None:
             result.append((key, labels[-1]))
     if not result:
-        labels = list(_labels(keys[0], sizes))
+        labels = _labels(keys[0], function, sizes) or []
         if labels == [None]:
             raise ScheduleError(
                 f"{what}: {text!r} is a piece of a loop that is not tiled; call it {spec.source!r}", loc
@@ -262,15 +256,16 @@ def _order_lists_every_piece_once(tile: Tile, function: _Function, sizes: dict[_
                     tile.loc,
                 )
             listed[piece] = text
-    if not function.pieces_known:
-        return
     named = {key for key, _ in listed}
     missing: list[str] = []
     for nest in function.nests:
         if named.isdisjoint(nest):
             continue
         for key in nest:
-            for label in _labels(key, sizes):
+            labels = _labels(key, function, sizes)
+            if labels is None:
+                labels = [] if key in named else [None]
+            for label in labels:
                 text = key[0] if label is None else f"{key[0]}.{label}"
                 if (key, label) not in listed and text not in missing:
                     missing.append(text)
