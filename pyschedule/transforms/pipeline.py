@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyschedule.analysis.dependences import Dependences
 from pyschedule.ir.checker import check
 from pyschedule.ir.nodes import Kernel
+from pyschedule.ir.types import element_of
 from pyschedule.schedule.directives import NoUnroll, Poll, Schedule, Tile, Unroll, Vectorize
 from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
-from pyschedule.transforms import mapping, promotion, registers, staging, tiling, unrolling, vectorization
+from pyschedule.transforms import mapping, promotion, registers, staging, tiling, unrolling, vectorization, widening
 from pyschedule.transforms.simplify import simplify
 from pyschedule.transforms.speculation import speculate
 
@@ -35,8 +37,20 @@ def lower(kernel: Kernel, schedule: Schedule, target: Target, *, check_stages: b
 
     `check_stages` runs the structural checker after every pass (tests do; a fault is an `InternalError`).
     """
-    verify: Callable[[Kernel], None] = check if check_stages else lambda _: None
     schedule = schedule.for_target(target.kind)
+    lowered = _lower(kernel, schedule, target, check_stages)
+    # Half arrays must be rounded once; whether registers see to that is known only after tiling.
+    repeatedly = widening.rounded_repeatedly(kernel, lowered.stages["tiling"])
+    if not repeatedly or not target.staging_widens:
+        return lowered
+    wide = _lower(widening.widen(kernel, repeatedly), schedule, target, check_stages)
+    note = f"accumulated in float32 outside registers: {', '.join(repeatedly)}"
+    records = _with_notes(list(wide.records), (note,))
+    return Lowered({**wide.stages, "source": kernel}, tuple(records))
+
+
+def _lower(kernel: Kernel, schedule: Schedule, target: Target, check_stages: bool) -> Lowered:
+    verify: Callable[[Kernel], None] = check if check_stages else lambda _: None
     tiles, vectors = schedule.of(Tile), schedule.of(Vectorize)
     unrolls, rolled = schedule.of(Unroll), schedule.of(NoUnroll)
     if any(tile.automatic for tile in tiles):
@@ -53,11 +67,15 @@ def lower(kernel: Kernel, schedule: Schedule, target: Target, *, check_stages: b
     # Hardware comes before registers: an accumulator may not outlive the thread that owns it.
     kernel, refused, notes = mapping.map_loops(kernel, tiles, target, dependences)
     # Promotion before staging: it gives tiles their constant size, which the buffers are padded to.
-    if tiles or vectors or unrolls or target.thread_mapping:
-        kernel, kept = promotion.promote(kernel, target)
-        notes += kept
+    # Without directives only halves are promoted: they are rounded once whatever is asked for.
+    asked = bool(tiles or vectors or unrolls or target.thread_mapping)
+    halves = frozenset(array.name for array in source.array_params if element_of(array.dtype).is_half)
+    kernel, kept = promotion.promote(kernel, target, None if asked else halves)
+    notes += kept
     if tiles:
-        kernel, skipped, staged = staging.stage(kernel, tiles, target)
+        block_form = any(tile.automatic for tile in tiles)
+        lanes = vectorization.lanes_asked_for(kernel, vectors, innermost=block_form)
+        kernel, skipped, staged = staging.stage(kernel, tiles, target, lanes)
         refused += skipped
         notes += staged
     # Loops of one trip stay until the end: directives still have to find them.
@@ -67,7 +85,7 @@ def lower(kernel: Kernel, schedule: Schedule, target: Target, *, check_stages: b
     records = [*_with_notes(records, notes), *refused]
 
     # Lanes need the loops in their final order, and constant tiles for register vectors.
-    kernel, new, lanes = vectorization.vectorize(
+    kernel, new, widths = vectorization.vectorize(
         kernel, vectors, target, dependences, innermost=any(tile.automatic for tile in tiles)
     )
     records += new
@@ -77,7 +95,7 @@ def lower(kernel: Kernel, schedule: Schedule, target: Target, *, check_stages: b
     verify(kernel)
     vectorized = kernel
 
-    kernel, new = unrolling.unroll(kernel, unrolls, rolled, target, dependences, lanes, tiled)
+    kernel, new = unrolling.unroll(kernel, unrolls, rolled, target, dependences, widths, tiled)
     records += new
     kernel = simplify(kernel)
     if unrolls and target.copies:
@@ -91,8 +109,6 @@ def lower(kernel: Kernel, schedule: Schedule, target: Target, *, check_stages: b
 
 def _with_notes(records: list[Record], notes: tuple[str, ...]) -> list[Record]:
     """Notes go under the tiling they belong to, or in a record of their own."""
-    import dataclasses
-
     if not notes:
         return records
     for place, record in enumerate(records):
@@ -106,8 +122,6 @@ def _register_tiles(
     kernel: Kernel, tiles: tuple[Tile, ...], unrolls: tuple[Unroll, ...]
 ) -> tuple[tuple[Tile, ...], tuple[Unroll, ...]]:
     """In the block form `unroll(factors=...)` is the register tile: an inner size of the loops it means."""
-    import dataclasses
-
     outputs = [source for source, _ in unrolling.output_loops(kernel)]
     inner: dict[str, int] = {}
     for directive in unrolls:

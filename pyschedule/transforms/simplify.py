@@ -36,7 +36,7 @@ def simplify(subject: Body, *, inline: bool = True) -> Body: ...
 def simplify(subject: Kernel | Body, *, inline: bool = True) -> Kernel | Body:
     """The kernel, or the body, simplified; the very object given where no rule fires.
 
-    `inline`: a loop of exactly one iteration gives way to its body (say no while directives still have to
+    `inline`: a loop of one iteration gives way to its body, and one of none goes (say no while directives have to
     find loops by their names).  Of a body alone, scalars that it does not assign are taken to be indices.
     """
     if isinstance(subject, Kernel):
@@ -106,7 +106,7 @@ class _Simplifier:
         """A loop that never runs, or runs once, or does nothing; else its body with what the loop tells."""
         new: For = map_children(stmt, lambda part: simplified(part, facts))
         silent = not any(has_effect(part) for part in (new.start, new.stop, new.step))
-        if silent and max_trip(new, facts.loops) == 0:
+        if self.inline and silent and max_trip(new, facts.loops) == 0:
             return ()
         if self.inline and silent and static_trip(new) == 1 and _may_inline(new):
             return self.body(substitute(new.body, {new.var: new.start}), facts)

@@ -81,10 +81,11 @@ class _Buffer:
 
 
 def stage(
-    kernel: Kernel, directives: Sequence[Tile], target: Target
+    kernel: Kernel, directives: Sequence[Tile], target: Target, lanes: frozenset[str] = frozenset()
 ) -> tuple[Kernel, tuple[Record, ...], tuple[str, ...]]:
     """Stages what was asked for; in the block form, what is read again and again and fits.
 
+    `lanes`: the counters of loops that will run in SIMD lanes; what they index comes last in a panel.
     Returns the kernel, the refused requests, and lines for the log.
     """
     refused: list[Record] = []
@@ -92,7 +93,7 @@ def stage(
     for directive in directives:
         for array, label in directive.stage:
             try:
-                kernel = _stage_at(kernel, array, label, target, notes)
+                kernel = _stage_at(kernel, array, label, target, notes, lanes)
             except Unsupported as refusal:
                 summary = f"stage={{'{array}': '{label}'}}: {refusal.reason}"
                 place = refusal.place
@@ -100,11 +101,11 @@ def stage(
                     Record("Staging", "Skipped", summary, () if place is None else (f"at {place}",), directive.loc)
                 )
         if directive.automatic:
-            kernel = _automatic(kernel, target, notes)
+            kernel = _automatic(kernel, target, notes, lanes)
     return kernel, tuple(refused), tuple(notes)
 
 
-def _automatic(kernel: Kernel, target: Target, notes: list[str]) -> Kernel:
+def _automatic(kernel: Kernel, target: Target, notes: list[str], lanes: frozenset[str]) -> Kernel:
     """Every array that is only read, at the innermost loop over whole tiles around its reads, where it fits and
     some loop inside reads the tile again."""
     written = written_arrays(kernel.body)
@@ -119,7 +120,7 @@ def _automatic(kernel: Kernel, target: Target, notes: list[str]) -> Kernel:
             continue
         place = outer[-1]
         try:
-            kernel = _stage_at(kernel, array.name, place.label, target, notes, reuse=True)
+            kernel = _stage_at(kernel, array.name, place.label, target, notes, lanes, reuse=True)
         except Unsupported as refusal:
             notes.append(f"{array.name} is read in place: {refusal.reason}")
     return kernel
@@ -139,7 +140,13 @@ def _reads(body: Body, name: str, loops: tuple[For, ...] = ()) -> list[_Read]:
 
 
 def _stage_at(
-    kernel: Kernel, name: str, label: str, target: Target, notes: list[str], reuse: bool = False
+    kernel: Kernel,
+    name: str,
+    label: str,
+    target: Target,
+    notes: list[str],
+    lanes: frozenset[str],
+    reuse: bool = False,
 ) -> Kernel:
     """Raises `Unsupported` with the reason where the tile cannot be staged there."""
     array = arrays(kernel)[name]
@@ -163,7 +170,9 @@ def _stage_at(
         dtype = element_of(array.dtype)
         if target.staging_widens and dtype.is_half:
             dtype = Scalar("float32")
-        buffers = [_buffer(read, loops, array, target, names) for read, loops in zip(reads, inner, strict=True)]
+        buffers = [
+            _buffer(read, loops, array, target, names, lanes) for read, loops in zip(reads, inner, strict=True)
+        ]
         first = buffers[0]
         if any(_shape_of(buffer) != _shape_of(first) for buffer in buffers):
             raise Unsupported(f"reads of '{name}' differ in more than their loops", reads[1].load.loc)
@@ -251,7 +260,9 @@ def _shape_of(buffer: _Buffer) -> tuple[object, ...]:
 # ------------------------------------------------------------------------------------------ the buffer
 
 
-def _buffer(read: _Read, inner: tuple[For, ...], array: Array, target: Target, names: Names) -> _Buffer:
+def _buffer(
+    read: _Read, inner: tuple[For, ...], array: Array, target: Target, names: Names, lanes: frozenset[str]
+) -> _Buffer:
     counters = {loop.var: loop for loop in inner}
     axes: list[_Axis] = []
     source: list[Expr] = []
@@ -278,7 +289,8 @@ def _buffer(read: _Read, inner: tuple[For, ...], array: Array, target: Target, n
     if not axes:
         raise Unsupported(f"'{array.name}' is read at one place")
     if not halo:
-        axes.sort(key=lambda axis: axis.position)
+        # Lanes want their elements side by side, whatever loop comes inside them.
+        axes.sort(key=lambda axis: (read.loops[axis.position].var in lanes, axis.position))
     return _Buffer(tuple(axes), tuple(source), build.all_of(tests))
 
 

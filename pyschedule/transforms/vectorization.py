@@ -113,6 +113,19 @@ def innermost_pieces(kernel: Kernel) -> dict[tuple[str, int], list[For]]:
     return found
 
 
+def lanes_asked_for(kernel: Kernel, directives: Sequence[Vectorize], *, innermost: bool) -> frozenset[str]:
+    """The counters that directives name for lanes (or that the block form means): what staging lays out for."""
+    pieces = innermost_pieces(kernel)
+    wanted: list[For] = []
+    for directive in directives:
+        spec = None if directive.loop is None else loop_names.parse(directive.loop)
+        if spec is not None:
+            wanted += [loop for key, group in pieces.items() if spec.names(*key) for loop in group]
+        elif innermost and pieces:
+            wanted += list(pieces.values())[-1]
+    return frozenset(loop.var for loop in wanted)
+
+
 def _choose(
     kernel: Kernel, directive: Vectorize, target: Target, dependences: Dependences, innermost: bool
 ) -> _Choice:
