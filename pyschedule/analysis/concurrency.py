@@ -257,6 +257,7 @@ class Concurrent:
     def _private_conflict(self, name: str, inside: Mapping[Access, list[Occurrence]]) -> Conflict | None:
         flow = self.source.flow(name, self.free)
         carried: dict[Access, None] = {}
+        brought: Conflict | None = None
         for (write, reader), relation in flow.seen.items():
             for a in self._everywhere(write):
                 for b in self._everywhere(reader):
@@ -273,15 +274,15 @@ class Concurrent:
                     if reader.writes:
                         carried[reader] = None
                     elif self.width is None:
-                        return self._from_before(reader, relation.range(), inside)
+                        brought = brought or self._from_before(reader, relation.range(), inside)
         for reader, instances in flow.initial.items():
             if reader not in inside:
                 continue
             if reader.writes:
                 carried[reader] = None
             elif self.width is None and name in self.source.params:
-                return self._from_before(reader, instances, inside)
-        return self._observed_steps(list(carried), inside)
+                brought = brought or self._from_before(reader, instances, inside)
+        return brought or self._observed_steps(list(carried), inside)
 
     def _everywhere(self, access: Access) -> tuple[Occurrence, ...]:
         return () if access.statement is None else self.nest.of(access.statement)

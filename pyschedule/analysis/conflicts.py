@@ -9,7 +9,7 @@ import islpy as isl
 
 from pyschedule.analysis.footprints import Access
 from pyschedule.analysis.polyhedral import Occurrence
-from pyschedule.ir.nodes import Assign, Location, Return, Store
+from pyschedule.ir.nodes import Assign, Call, Expr, Location, Return, Store
 from pyschedule.ir.printer import format_expr
 
 
@@ -96,14 +96,22 @@ def target_text(node: Assign | Store | Return) -> str:
         return node.target
     if isinstance(node, Return):
         return "return"
-    return f"{node.array}[{', '.join(map(format_expr, node.indices))}]"
+    return f"{node.array}[{_indices(node.indices)}]"
+
+
+def _indices(indices: Sequence[Expr]) -> str:
+    """As the user wrote them: without the check of an index that data decide."""
+    plain = (
+        index.args[0] if isinstance(index, Call) and index.function == "checked_index" else index
+        for index in indices
+    )
+    return ", ".join(map(format_expr, plain))
 
 
 def _instance(access: Access, values: Sequence[int]) -> Instance:
     if access.occurrence is None:
         return Instance(access.loc, (), "")
-    indices = ", ".join(map(format_expr, access.indices))
-    text = f"{access.name}[{indices}]" if access.indices else access.name
+    text = f"{access.name}[{_indices(access.indices)}]" if access.indices else access.name
     return Instance(access.loc, _named(access.occurrence, values), text)
 
 

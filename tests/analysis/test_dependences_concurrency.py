@@ -205,6 +205,12 @@ def test_case_20_threads_must_not_accumulate_into_one_element() -> None:
     assert str(found.source) == "(i=0)" and str(found.sink) == "(i=1)"
 
 
+def test_a_sum_shared_by_threads_names_two_iterations() -> None:
+    found = threads(SUM, "A B N:int", "i")
+    assert found is not None and (found.kind, found.name) == ("flow", "s")
+    assert str(found) == "s is written at (i=0) and read at (i=1): kernel.py:3:5"
+
+
 def test_case_9_a_loop_from_one_is_parallel() -> None:
     source = "for i in range(1, 13):\n    Z[i] = X[i] + Y[i]"
     assert threads(source, "X Y Z", "i") is None
