@@ -1,4 +1,4 @@
-"""NumPy at its best: a process whose environment does not slow its BLAS, on one thread."""
+"""One thread against one thread, NumPy at its best: a process whose environment does not slow its BLAS."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from typing import Final
 
 #: They choose a kernel or a cache size for OpenBLAS, and are read when it is loaded.
 _SLOWING: Final = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
-_THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_THREADS: Final = (
+    "NUMBA_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 
 
 def fair_environment() -> dict[str, str]:
-    """This process's environment without what slows OpenBLAS, and with one thread for every BLAS."""
+    """This process's environment without what slows OpenBLAS, and with one thread for Numba and every BLAS."""
     environment = {name: value for name, value in os.environ.items() if name not in _SLOWING}
     return environment | dict.fromkeys(_THREADS, "1")
 

@@ -18,12 +18,12 @@ def interleaved(
     """The median time of one call of each run, in seconds.
 
     A round calls each run once, after `prepare`, which is not timed.  A run that has used up `seconds` sits
-    out the rounds that remain, but each runs at least twice.
+    out the rounds that remain; each runs once at least.
     """
     samples: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds):
         for name, run in runs.items():
-            if number >= 2 and sum(samples[name]) > seconds:
+            if number and sum(samples[name]) > seconds:
                 continue
             progress(f"timing {name}, round {number + 1} of at most {rounds}")
             prepare()

@@ -17,7 +17,6 @@ from pyschedule.report.measure import interleaved
 from pyschedule.report.peak import copy_gbytes, fma_gflops
 from pyschedule.report.progress import silent
 from pyschedule.report.variants import variants
-from pyschedule.schedule.targets import host
 
 if TYPE_CHECKING:
     import pandas
@@ -135,6 +134,7 @@ def _rows(case: Case, rounds: int, seconds: float, progress: Callable[[str], Non
         seconds=seconds,
         progress=progress,
     )
+    bench.restore()
     flops = case.flops if case.flops is not None else work.flops
     moved = case.bytes_moved if case.bytes_moved is not None else work.bytes_moved
     slowest = times[next(iter(own))]
@@ -164,8 +164,10 @@ def _rows(case: Case, rounds: int, seconds: float, progress: Callable[[str], Non
 
 
 def _cores(kernel: Any, arguments: tuple[Any, ...]) -> int:
-    """The cores a variant uses: all, where one of its loops is parallel, else one."""
-    return host().cores if kernel.lower(*arguments).runs_in_parallel else 1
+    """The cores that a variant uses: Numba's threads, where one of its loops is parallel, else one."""
+    import numba
+
+    return int(numba.get_num_threads()) if kernel.lower(*arguments).runs_in_parallel else 1
 
 
 class _Bench:
@@ -242,8 +244,10 @@ def _relative_error(got: list[Any], expected: list[Any]) -> float:
     worst = 0.0
     for one, other in zip(got, expected, strict=True):
         left, right = np.asarray(one, np.float64), np.asarray(other, np.float64)
+        if left.shape != right.shape:
+            return math.inf
         finite = np.isfinite(right)
-        if left.shape != right.shape or not np.array_equal(left[~finite], right[~finite], equal_nan=True):
+        if not np.isfinite(left[finite]).all() or not np.array_equal(left[~finite], right[~finite], equal_nan=True):
             return math.inf
         difference = float(np.linalg.norm(left[finite] - right[finite]))
         size = float(np.linalg.norm(right[finite]))
