@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pyschedule.ir.nodes import Array, Const
+from pyschedule.ir.types import element_of
+
 TARGETS = ("cpu", "cuda")
 
 #: The test runs once a target: compiled on the CPU, and the generated CUDA source in lockstep on NumPy.
@@ -16,9 +19,40 @@ on_every_target = pytest.mark.parametrize("target", TARGETS)
 
 def call(kernel: Any, *args: Any, target: str = "cpu") -> Any:
     """The kernel's result on a target; arrays are written in place."""
-    if target == "cpu":
-        return kernel(*args)
-    raise NotImplementedError
+    return kernel(*args) if target == "cpu" else _in_lockstep(kernel, args)
+
+
+def _in_lockstep(kernel: Any, args: tuple[Any, ...]) -> Any:
+    """Runs the generated CUDA program on NumPy, with its checks for races, bounds and barriers."""
+    from pyschedule.codegen import numba_cuda
+    from pyschedule.runtime import lockstep
+
+    lowering = kernel.lower(*args, target="cuda:sm_80")
+    scheduled = lowering.kernel
+    given = iter(args)
+    values = {param.name: next(given) for param in scheduled.params if param.name not in scheduled.outputs}
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    for array in scheduled.array_params:
+        if array.name in scheduled.outputs:
+            arrays[array.name] = _output(array, arrays)
+    scalars = {name: value for name, value in values.items() if name not in arrays}
+    strides = {name: tuple(step // array.itemsize for step in array.strides) for name, array in arrays.items()}
+    program = lowering.cuda_program
+    if not program.fits({name: array.shape for name, array in arrays.items()}, strides, scalars):
+        program = numba_cuda.generate(scheduled, lowering.target, index_bits=64)
+    result = lockstep.run(program, arrays, scalars)
+    returned = tuple(result.scalars[at] if isinstance(at, int) else arrays[at] for at in scheduled.returns)
+    return returned if len(returned) > 1 else returned[0] if returned else None
+
+
+def _output(array: Array, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The array that the runtime would allocate for a result, full of markers."""
+    dtype = np.dtype(element_of(array.dtype).name)
+    shape = tuple(
+        int(extent.value) if isinstance(extent, Const) else arrays[extent.array].shape[extent.axis]
+        for extent in array.shape
+    )
+    return np.full(shape, _marker(dtype), dtype)
 
 
 def sizes_around(*factors: int) -> list[int]:

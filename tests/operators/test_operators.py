@@ -10,6 +10,7 @@ import pytest
 import operators
 from operators import article
 from pyschedule import inspect_loop_transforms, spec
+from tests.support import call
 
 RNG = np.random.default_rng(7)
 TOLERANCE = {np.float16: 5e-3, np.float32: 1e-5, np.float64: 1e-12}
@@ -240,6 +241,9 @@ def test_block_form_refuses_another_shape():
         article.layer_norm(normal(10, 768))
 
 
+# --------------------------------------------------------------------------------------------------- GPU targets
+
+
 @pytest.mark.parametrize("target", ["cuda:sm_80", "cuda:sm_90"])
 @pytest.mark.parametrize("name", ["gemm_tiled", "conv2d", "layer_norm"])
 def test_block_forms_compile_for_gpus(name, target):
@@ -251,3 +255,36 @@ def test_block_forms_compile_for_gpus(name, target):
     lowering = getattr(article, name).lower(*map(spec, arguments), target=target)
     assert ".entry" in lowering.ptx()
     assert "EXIT" in lowering.sass()
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_80", "cuda:sm_90"])
+@pytest.mark.parametrize("name", CALLS)
+def test_operators_compile_for_gpus(name, target):
+    arguments = {
+        "gemm": ("float32[1024, 1024]", "float32[1024, 1024]"),
+        "conv2d": ("float32[1, 64, 56, 56]", "float32[64, 64, 3, 3]"),
+        "layer_norm": ("float32[1024, 768]", 768),
+    }[name]
+    arrays = [spec(item) if isinstance(item, str) else item for item in arguments]
+    lowering = getattr(operators, name).lower(*arrays, target=target)
+    assert ".entry" in lowering.ptx()
+    assert "EXIT" in lowering.sass()
+
+
+@pytest.mark.filterwarnings("ignore::pyschedule.ScheduleWarning")
+@pytest.mark.parametrize("name", CALLS)
+def test_operators_run_as_gpu_kernels_at_odd_sizes(name):
+    operator = getattr(operators, name)
+    calls = {
+        "gemm": [(normal(m, k), normal(k, n)) for m, n, k in ((1, 1, 1), (5, 7, 3), (17, 9, 33), (0, 3, 2))],
+        "conv2d": [
+            (normal(1, 3, 5, 7), normal(5, 3, 2, 3), normal(5), 2, 1),
+            (normal(2, 1, 4, 35), normal(1, 1, 3, 3)),
+        ],
+        "layer_norm": [(normal(3, 7), 7), (normal(1, 65), 65)],
+    }[name]
+    for arguments in calls:
+        plan = operator.plan(*arguments)
+        for step in plan.steps:
+            call(step.kernel, *step.arguments, target="cuda")
+        close(plan.result, operator.python(*arguments))
