@@ -20,7 +20,7 @@ import dataclasses
 
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Alloc, Array, Assign, Expr, For, Load, Stmt, Store, Var
+from pyschedule.ir.nodes import Alloc, Array, Assign, Const, Expr, For, Load, Stmt, Store, Var
 from pyschedule.ir.types import Type, element_of
 from pyschedule.ir.visitors import expressions, rewrite, variables, walk
 from pyschedule.transforms.bands import Band, Unit
@@ -112,9 +112,11 @@ def _expand_one(
         else:
             lows.append((loop.source, loop.ordinal, loop.start, step))
             extents.append(_trips(loop, step))
-    if not extents:
-        return body  # one value at a time: it may stay a scalar
     first = body.index(touching[0])
+    if not extents:  # one value at a time: it may stay a scalar, with a value even where a loop runs no iteration
+        dtype = element_of(vtype)
+        zero = Assign(name, Const(0.0 if dtype.is_float else 0, dtype), dtype)
+        return (*body[:first], zero, *body[first:])
     declared = Alloc(Array(array, element_of(vtype), tuple(extents), space="local"))
     rewritten = _index_scalars(body[first:], name, array, lows, {})
     return (*body[:first], declared, *rewritten)

@@ -287,8 +287,11 @@ class _Rewriter:
             return (dataclasses.replace(stmt, body=self.statements(stmt.body, mask)),)
         if isinstance(stmt, Alloc):
             if stmt.array.name in self.lanes.varying:
+                if stmt.array.space not in ("local", "register"):
+                    raise Unsupported(f"the tile '{stmt.array.name}' differs from lane to lane", stmt.loc)
                 vtype = Vector(element_of(stmt.array.dtype), self.lanes.width)
-                return (dataclasses.replace(stmt, array=dataclasses.replace(stmt.array, dtype=vtype)),)
+                own = dataclasses.replace(stmt.array, dtype=vtype, space="register")
+                return (dataclasses.replace(stmt, array=own),)
             return (stmt,)
         if isinstance(stmt, Barrier):
             return (stmt,)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pyschedule.analysis.dependences import Dependences
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Alloc, Expr, For, Kernel, Stmt
-from pyschedule.ir.visitors import loops, variables
+from pyschedule.ir.nodes import Alloc, Assign, Call, Expr, For, Kernel, Load, Stmt, Var
+from pyschedule.ir.visitors import local_arrays, loops, read_arrays, variables, walk_expr, written_arrays
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Tile
 from pyschedule.schedule.log import Record
@@ -121,10 +121,16 @@ def _hardware(kernel: Kernel, target: Target, dependences: Dependences, notes: l
 
 def _map_nest(kernel: Kernel, root: For, target: Target, dependences: Dependences, notes: list[str]) -> Kernel:
     """One top-level nest: blocks, then threads.  Where it may not run in parallel it is left to one thread."""
-    chain = [loop for loop in _outer_loops(root) if _crosses(kernel, loop, dependences) is None]
+    chain = [
+        loop
+        for loop in _outer_loops(root)
+        if not _shares_locals(kernel, loop) and _crosses(kernel, loop, dependences) is None
+    ]
     outer = _prefix(_outer_loops(root), chain)
     if not outer:
-        notes.append(f"the nest over '{root.source}' runs in one thread: {_crosses(kernel, root, dependences)}")
+        shared = _shares_locals(kernel, root)
+        reason = f"its iterations share '{shared[0]}'" if shared else _crosses(kernel, root, dependences)
+        notes.append(f"the nest over '{root.source}' runs in one thread: {reason}")
         return kernel
     if not any(loop.piece is not None for loop in outer):
         return _map_untiled(kernel, root, outer, target, notes)
@@ -149,6 +155,18 @@ def _map_nest(kernel: Kernel, root: For, target: Target, dependences: Dependence
     )
     kernel = _mapped(kernel, mapping)
     return _uniform(kernel, {loop.var for loop in threads})
+
+
+def _shares_locals(kernel: Kernel, loop: For) -> list[str]:
+    """The local arrays that the loop's iterations use together: each thread would have its own."""
+    declared = local_arrays(kernel.body)
+    inside = local_arrays(loop.body)
+    used = read_arrays(loop.body) | written_arrays(loop.body)
+    return sorted(name for name in used if name in declared and name not in inside)
+
+
+def _reads_nothing(stmt: Assign) -> bool:
+    return not any(isinstance(part, (Load, Var, Call)) for part in walk_expr(stmt.value))
 
 
 def _levels(outer: list[For]) -> tuple[list[For], list[For]]:
@@ -238,8 +256,8 @@ def _guarded_leaves(body: Body, thread: For, test: Expr) -> Body:
             if not finer:
                 stmt = dataclasses.replace(stmt, body=_guarded_leaves(stmt.body, thread, test))
             result.append(stmt)
-        elif isinstance(stmt, Alloc):
-            result.append(stmt)
+        elif isinstance(stmt, Alloc) or (isinstance(stmt, Assign) and _reads_nothing(stmt)):
+            result.append(stmt)  # harmless, and gives the scalar a value in every thread
         else:
             result.extend(guarded((stmt,), test))
     return tuple(result)

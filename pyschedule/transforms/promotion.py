@@ -34,6 +34,7 @@ from pyschedule.ir.nodes import (
     Alloc,
     Array,
     Assign,
+    Compare,
     Const,
     Expr,
     For,
@@ -189,7 +190,7 @@ def _plan(body: Body, array: Array) -> _Plan | None:
                 index = substitute_expr(index, {moving[0].var: Var(f"${len(used)}")})
                 used.append(moving[0])
             indices.append(index)
-        forms = [tile_form(loop) for loop in used]
+        forms = [_form(loop, access.guards) for loop in used]
         found = [form for form in forms if form is not None]
         if len(found) != len(forms) or any(
             variables(part) & (inner | changing) for form in found for part in (form.low, form.end)
@@ -211,6 +212,18 @@ def _plan(body: Body, array: Array) -> _Plan | None:
         if not variables(test) & (inner | changing) and all(test in access.guards for access in accesses)
     ]
     return _Plan(keys[0][1], first, keys[0][0], frozenset(members), build.all_of(common))
+
+
+def _form(loop: For, guards: tuple[Expr, ...]) -> TileForm | None:
+    """The tile form of a loop; of one that runs in full already, with the end that a tail guard gives it."""
+    form = tile_form(loop)
+    if form is None or not form.exact:
+        return form
+    op = "<" if form.step > 0 else ">"
+    for test in guards:
+        if isinstance(test, Compare) and test.op == op and test.left == loop.counter:
+            return dataclasses.replace(form, end=test.right, exact=False)
+    return form
 
 
 def _unit(index: Expr) -> bool:

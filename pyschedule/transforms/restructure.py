@@ -26,10 +26,10 @@ from dataclasses import dataclass
 
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
-from pyschedule.ir.nodes import BinOp, Call, Expr, For, Stmt, Var
+from pyschedule.ir.nodes import BinOp, Call, Expr, For, If, Stmt, Var
 from pyschedule.ir.visitors import substitute, substitute_expr, variables
 from pyschedule.transforms.bands import Band, Unit
-from pyschedule.transforms.nest import Body, Names, clip
+from pyschedule.transforms.nest import Body, Names, before, clip
 
 Sizes = dict[str, tuple[int, ...]]
 
@@ -113,10 +113,12 @@ class _Range:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """`ranges`: source counter → what is left of it; `values`: source counter → its value, once known."""
+    """`ranges`: source counter → what is left of it; `values`: source counter → its value, once known;
+    `loose`: counters whose loops run over a hull, so that statements in them check the true bounds."""
 
     ranges: dict[str, _Range]
     values: dict[str, Expr]
+    loose: frozenset[str] = frozenset()
 
 
 def restructure(band: Band, sizes: Sizes, order: Sequence[Piece], names: Names) -> Body:
@@ -137,7 +139,10 @@ def restructure(band: Band, sizes: Sizes, order: Sequence[Piece], names: Names) 
         while place < len(entries):
             unit, rest = entries[place]
             if not rest:
-                result.extend(substitute((unit.stmt,), scope.values))
+                checks = [test for loop in unit.path if loop.var in scope.loose for test in _true_bounds(loop)]
+                # No tail guard: an accumulator may hold elements that only other iterations reach.
+                body: Body = (If(build.all_of(checks), (unit.stmt,)),) if checks else (unit.stmt,)
+                result.extend(substitute(body, scope.values))
                 place += 1
                 continue
             group = [(unit, rest[1:])]
@@ -153,8 +158,13 @@ def restructure(band: Band, sizes: Sizes, order: Sequence[Piece], names: Names) 
         step = step_of(loop)
         own = sizes.get(loop.var, ())
         current = scope.ranges.get(loop.var) or _start(loop, scope, by_name)
+        loose = scope.loose
         if current.pending and piece.last:
-            current = _clipped(loop, current, scope, step)
+            inner = (variables(loop.start) | variables(loop.stop)) & set(by_name) - set(scope.values)
+            if inner:
+                loose |= {loop.var}
+            else:
+                current = _clipped(loop, current, scope, step)
         size = own[level] if not piece.last else 1
         outer = own[level - 1] if level > 0 else None
         name = names.fresh(loop.source if piece.count == 0 else f"{loop.source}_{level}")
@@ -170,7 +180,7 @@ def restructure(band: Band, sizes: Sizes, order: Sequence[Piece], names: Names) 
             start=current.low,
             stop=current.end,
             step=build.const(step * size),
-            body=tuple(emit(group, _Scope(ranges, values))),
+            body=tuple(emit(group, _Scope(ranges, values, loose))),
             source=loop.source,
             ordinal=loop.ordinal,
             piece=level if piece.count else None,
@@ -182,6 +192,13 @@ def restructure(band: Band, sizes: Sizes, order: Sequence[Piece], names: Names) 
 
     by_name = {loop.var: loop for loop in band.loops}
     return tuple(emit([(unit, own_order(unit)) for unit in band.units], _Scope({}, {})))
+
+
+def _true_bounds(loop: For) -> list[Expr]:
+    """That a counter is within its loop's own bounds."""
+    step = step_of(loop)
+    first = build.compare(">=" if step > 0 else "<=", loop.counter, loop.start)
+    return [first, before(loop.counter, loop.stop, step)]
 
 
 def _static(current: _Range, step: int) -> int | None:

@@ -49,7 +49,7 @@ from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Tile
 from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
-from pyschedule.transforms.nest import Body, Names, replace_statement, tile_form, with_body
+from pyschedule.transforms.nest import Body, Names, conjuncts, guarded, replace_statement, tile_form, with_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +187,43 @@ def _stage_at(
         moving = {loop.var for read in reads for loop in read.loops} - scope
         if any(variables(axis.extent) & moving for axis in first.axes):
             raise Unsupported("the size of its tile changes inside the loop", place.loc)
+        counters = scope | {axis.loop.var for axis in first.axes} | {param.name for param in kernel.scalar_params}
+        bounds = [bound for axis in first.axes for bound in (axis.loop.start, axis.loop.stop)]
+        if any(variables(bound) - counters for bound in bounds):
+            raise Unsupported("the bounds of its tile change inside the loop", place.loc)
+        guard = _common_guard(place, name, scope)
         if target.thread_mapping:
             _threads_meet(kernel, reads[0].loops, place)
+            own = {loop.var for loop in reads[0].loops if loop.mapping.startswith("thread")}
+            copied = (*first.source, first.inside, guard, *bounds)
+            if any(variables(part) & own for part in copied):
+                raise Unsupported("each thread reads a tile of its own", place.loc)
         copy_name = names.fresh(f"{name}_tile")
         tile = Array(copy_name, dtype, tuple(axis.extent for axis in first.axes), space=target.staging_space)
-        new = _with_copy(place, tile, first, array, reads, buffers, target)
+        new = _with_copy(place, tile, first, array, reads, buffers, target, guard)
         kernel = with_body(kernel, replace_statement(kernel.body, place, (new,)))
         shape = " x ".join(str(build.constant(axis.extent) or "n") for axis in first.axes)
         notes.append(f"staged {name} at '{label}' as {shape} {dtype} in {target.staging_space} memory")
     return kernel
+
+
+def _common_guard(place: For, name: str, scope: set[str]) -> Expr:
+    """The tail guards around every read in the place's body that hold for all of one iteration of it."""
+    around: list[list[Expr]] = []
+
+    def visit(body: Body, tests: list[Expr]) -> None:
+        for stmt in body:
+            if any(
+                isinstance(part, Load) and part.array == name for top in children(stmt) for part in walk_expr(top)
+            ):
+                around.append(tests)
+            own = conjuncts(stmt.test) if isinstance(stmt, If) and stmt.tail else []
+            for inner in bodies(stmt):
+                visit(inner, tests + own)
+
+    visit(place.body, [])
+    common = [test for test in around[0] if all(test in tests for tests in around)] if around else []
+    return build.all_of([test for test in dict.fromkeys(common) if variables(test) <= scope])
 
 
 def _threads_meet(kernel: Kernel, path: tuple[For, ...], place: For) -> None:
@@ -392,21 +420,22 @@ def _with_copy(
     reads: list[_Read],
     buffers: list[_Buffer],
     target: Target,
+    guard: Expr,
 ) -> For:
     """The loop with the copy before its body, and its reads turned to the buffer."""
     elements = {id(read.load): buffer for read, buffer in zip(reads, buffers, strict=True)}
     body = _turn(place.body, array.name, tile, elements)
     indices = tuple(_filled(axis) for axis in buffer.axes)
     load = Load(array.name, buffer.source, element_of(reads[0].load.dtype))
-    value: Expr = Select(buffer.inside, load, _zero(load.dtype), element_of(load.dtype))
-    copy: Body = (Store(tile.name, indices, value),)
     shared = target.staging_space == "shared"
+    inside = build.both(guard, buffer.inside) if shared else buffer.inside
+    value: Expr = load if inside == build.TRUE else Select(inside, load, _zero(load.dtype), element_of(load.dtype))
+    copy: Body = (Store(tile.name, indices, value),)
     for axis in reversed(buffer.axes):
-        copy = (
-            dataclasses.replace(axis.loop, body=copy, source="", mapping="cooperative" if shared else "serial"),
-        )
-    if shared:
-        copy = (Barrier(), *copy, Barrier())
+        mapping = "cooperative" if shared else "serial"
+        copy = (dataclasses.replace(axis.loop, body=copy, source="", mapping=mapping),)
+    # Barriers need every thread, so that there the guard is the value's.
+    copy = (Barrier(), *copy, Barrier()) if shared else guarded(copy, guard)
     return dataclasses.replace(place, body=(Alloc(tile), *copy, *body))
 
 

@@ -21,8 +21,8 @@ from pyschedule.analysis.dependences import Dependences
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
 from pyschedule.ir.nodes import Assign, For, If, Kernel, Load, Ramp, Stmt, Store, Var
-from pyschedule.ir.types import element_of
-from pyschedule.ir.visitors import arrays, children, walk, walk_expr
+from pyschedule.ir.types import element_of, lanes_of
+from pyschedule.ir.visitors import arrays, children, expressions, walk, walk_expr
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Vectorize
 from pyschedule.schedule.log import Record
@@ -313,6 +313,8 @@ def _apply(
 
 
 def _vectorized(kernel: Kernel, loop: For, width: int, names: Names) -> tuple[Kernel, list[str]]:
+    if any(lanes_of(part.type) > 1 for part in expressions(loop.body)):
+        raise Unsupported(f"what is in loop '{loop.source}' runs in lanes already", loop.loc)
     plan = lanes.plan(loop, loop.body, width, arrays(kernel), names, kernel.strict_math)
     assigned = {stmt.target for stmt in walk(loop.body) if isinstance(stmt, Assign)}
     for name in sorted(plan.varying & assigned):
