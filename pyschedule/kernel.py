@@ -106,8 +106,8 @@ class _State:
         # Plain Python where a debugger is wanted; except that a block's body speaks of one tile only.
         debugging = os.environ.get("PYSCHEDULE_DEBUG", "").strip().lower() not in ("", "0", "off", "false")
         self.call: Callable[..., Any] = self._first_call
-        if debugging and not schedule.of(BlockForm):
-            self.call = parsed.function
+        if debugging:
+            self.call = self._interpreted if schedule.of(BlockForm) else parsed.function
 
     @property
     def dispatch(self) -> Dispatch:
@@ -116,6 +116,9 @@ class _State:
 
             self._dispatch = Dispatch(*self._definition)
         return self._dispatch
+
+    def _interpreted(self, *args: Any, **kwargs: Any) -> Any:
+        return self.dispatch.interpret(*args, **kwargs)
 
     def _first_call(self, *args: Any, **kwargs: Any) -> Any:
         self.call = self.dispatch.call

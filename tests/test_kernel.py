@@ -308,3 +308,21 @@ def test_everything_that_is_promised_can_be_imported():
 
 def test_perf_report_is_imported_when_it_is_wanted():
     assert callable(pyschedule.perf_report)
+
+
+def test_debugging_the_block_form_interprets_the_whole_arrays(monkeypatch):
+    monkeypatch.setenv("PYSCHEDULE_DEBUG", "1")
+
+    @tile(input_shapes=[(6, 5), (5, None)], tile_shapes=[(2, 5), (5, 2)])
+    def block(A_block, B_block):
+        C = [[0.0 for _ in range(2)] for _ in range(2)]
+        for i in range(2):
+            for j in range(2):
+                for k in range(5):
+                    C[i][j] += A_block[i][k] * B_block[k][j]
+        return C
+
+    A, B = np.arange(30.0).reshape(6, 5), np.arange(15.0).reshape(5, 3)
+    np.testing.assert_array_equal(block(A, B), A @ B)
+    with pytest.raises(ValueError, match="A_block"):
+        block(A.T, B)

@@ -126,7 +126,7 @@ class Emitter(ValueReader):
                 break
         while body and isinstance(body[-1], Return) and not body[-1].values:
             body = body[:-1]
-        scalars = tuple(self._results[position].strong() for position in sorted(self._results))
+        scalars = tuple(self._results[position] for position in sorted(self._results))
         return Emitted(body, tuple(self._outputs), self._returns, scalars, tuple(self._checks))
 
     # ------------------------------------------------------------------------------------- statements

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from pyschedule.ir.arithmetic import numpy_dtype
+from pyschedule.ir.interpreter import run
 from pyschedule.ir.signature import ArgumentSpec, Signature
 from pyschedule.runtime import binding
 from pyschedule.runtime import signature as arguments
 from pyschedule.runtime.compiler import Entrance, usable_threads
-from pyschedule.runtime.lowering import Definition, Lowering
+from pyschedule.runtime.lowering import Definition, Lowering, plan_of
 from pyschedule.runtime.plan import Plan
 from pyschedule.runtime.specialisations import Specialisations
 from pyschedule.schedule import targets
@@ -178,6 +180,25 @@ class Dispatch:
         return self._gpu.call(values, device_target())
 
     # ------------------------------------------------------------------------------------- looking inside
+
+    def interpret(self, *args: Any, **kwargs: Any) -> Any:
+        """A call played statement by statement on the source nest, without any code being generated."""
+        originals = self.parameters.bind(args, kwargs)
+        values = self.convert(originals)
+        lowering = self._specialisations.lowering(self.signature_of(values), targets.host())
+        plan = plan_of(lowering, cache=False)
+        named = dict(zip(self.parameters.names, values, strict=True))
+        for index in range(len(plan.tests)):
+            binding.require(plan, index, named)
+        arrays = {name: value for name, value in named.items() if isinstance(value, np.ndarray)}
+        for output in plan.outputs:
+            shape = tuple(binding.evaluate(extent, named) for extent in output.shape)
+            arrays[output.name] = np.empty(shape, numpy_dtype(output.dtype))
+        scalars = {name: value for name, value in named.items() if name not in arrays}
+        run(lowering.stages["source"], arrays, scalars)
+        given = dict(zip(self.parameters.names, originals, strict=True))
+        returned = [given.get(item, arrays.get(item)) for item in plan.returns if isinstance(item, str)]
+        return returned[0] if len(returned) == 1 else tuple(returned) or None
 
     def lowering(self, args: Values, kwargs: dict[str, Any], target: str | Target | None) -> Lowering:
         """The lowering for these arguments (`pyschedule.spec`s will do for arrays) and this target."""
