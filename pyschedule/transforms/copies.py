@@ -12,16 +12,30 @@ from pyschedule.transforms.nest import Body, Names
 
 def renamed_counters(body: Body, names: Names) -> Body:
     """The body with fresh counters and local arrays (scalar locals are shared: each copy sets them anew)."""
+    return renamed_buffers(renamed_loops(body, names), names)
+
+
+def renamed_loops(body: Body, names: Names) -> Body:
+    """The body with counters of its own."""
     fresh = {old: names.fresh(old) for old in sorted(counters(body))}
+    if not fresh:
+        return body
+    body = substitute(body, {old: Var(new) for old, new in fresh.items()})
+    return rewrite(
+        body, lambda stmt: dataclasses.replace(stmt, var=fresh[stmt.var]) if isinstance(stmt, For) else None
+    )
+
+
+def renamed_buffers(body: Body, names: Names) -> Body:
+    """The body with local arrays of its own."""
     buffers = {old: names.fresh(old) for old in local_arrays(body)}
-    if not fresh and not buffers:
+    if not buffers:
         return body
 
     def statement(stmt: Stmt) -> Stmt | None:
-        if isinstance(stmt, For):
-            return dataclasses.replace(stmt, var=fresh[stmt.var])
         if isinstance(stmt, Alloc):
-            return dataclasses.replace(stmt, array=dataclasses.replace(stmt.array, name=buffers[stmt.array.name]))
+            own = dataclasses.replace(stmt.array, name=buffers[stmt.array.name])
+            return dataclasses.replace(stmt, array=own)
         if isinstance(stmt, Store) and stmt.array in buffers:
             return dataclasses.replace(stmt, array=buffers[stmt.array])
         return None
@@ -31,7 +45,6 @@ def renamed_counters(body: Body, names: Names) -> Body:
             return dataclasses.replace(expr, array=buffers[expr.array])
         return None
 
-    body = substitute(body, {old: Var(new) for old, new in fresh.items()})
     return rewrite(body, statement, expression)
 
 

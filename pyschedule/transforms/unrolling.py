@@ -31,7 +31,7 @@ from pyschedule.schedule.directives import NoUnroll, Unroll
 from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import bands
-from pyschedule.transforms.copies import renamed_counters, renamed_scalars
+from pyschedule.transforms.copies import renamed_buffers, renamed_counters, renamed_loops, renamed_scalars
 from pyschedule.transforms.nest import (
     Body,
     Names,
@@ -332,7 +332,8 @@ def _copies(loop: For, values: Sequence[Expr], names: Names, private: frozenset[
     iteration are given, with the loops inside shared."""
     bodies = [simplify(substitute(loop.body, {loop.var: value})) for value in values]
     if private is not None:
-        return _jammed([bodies[0], *(renamed_scalars(body, private, names) for body in bodies[1:])], names)
+        own = [renamed_buffers(renamed_scalars(body, private, names), names) for body in bodies[1:]]
+        return _jammed([bodies[0], *own], names)
     result: list[Stmt] = list(bodies[0])
     for body in bodies[1:]:
         result.extend(renamed_counters(body, names))
@@ -344,7 +345,7 @@ def _jammed(bodies: Sequence[Body], names: Names) -> Body:
     result: list[Stmt] = []
     if any(len(body) != len(bodies[0]) for body in bodies):
         for body in bodies:
-            result.extend(body if body is bodies[0] else renamed_counters(body, names))
+            result.extend(body if body is bodies[0] else renamed_loops(body, names))
         return tuple(result)
     for stmts in zip(*bodies, strict=True):
         first = stmts[0]
@@ -355,11 +356,9 @@ def _jammed(bodies: Sequence[Body], names: Names) -> Body:
                 if isinstance(stmt, For)
             ]
             result.append(dataclasses.replace(first, body=_jammed(inner, names)))
-        elif isinstance(first, Alloc):
-            result.append(first)
         else:
             for stmt in stmts:
-                result.extend((stmt,) if stmt is first else renamed_counters((stmt,), names))
+                result.extend((stmt,) if stmt is first else renamed_loops((stmt,), names))
     return tuple(result)
 
 
