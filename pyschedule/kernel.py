@@ -104,7 +104,10 @@ class _State:
         self._definition = (parsed, schedule)
         self._dispatch: Dispatch | None = None
         # Plain Python where a debugger is wanted; except that a block's body speaks of one tile only.
-        debugging = os.environ.get("PYSCHEDULE_DEBUG", "").strip().lower() not in ("", "0", "off", "false")
+        debugging = any(
+            os.environ.get(name, "").strip().lower() not in ("", "0", "off", "false")
+            for name in ("PYSCHEDULE_DEBUG", "NUMBA_DISABLE_JIT")
+        )
         self.call: Callable[..., Any] = self._first_call
         if debugging:
             self.call = self._interpreted if schedule.of(BlockForm) else parsed.function

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pyschedule.ir.arithmetic import numpy_dtype
-from pyschedule.ir.interpreter import run
 from pyschedule.ir.signature import ArgumentSpec, Signature
 from pyschedule.runtime import binding
 from pyschedule.runtime import signature as arguments
@@ -183,6 +182,8 @@ class Dispatch:
 
     def interpret(self, *args: Any, **kwargs: Any) -> Any:
         """A call played statement by statement on the source nest, without any code being generated."""
+        from pyschedule.ir.interpreter import run
+
         originals = self.parameters.bind(args, kwargs)
         values = self.convert(originals)
         lowering = self._specialisations.lowering(self.signature_of(values), targets.host())
