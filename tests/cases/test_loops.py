@@ -28,6 +28,19 @@ from tests.support import TARGETS, agrees, call, inside_slack, nan_around, on_ev
 
 INT = np.int64
 
+#: For a test in which skipping the request is a right answer too.
+a_refusal_will_do = pytest.mark.a_refusal_will_do
+
+
+@pytest.fixture(autouse=True)
+def requests_are_carried_out(request, recwarn):
+    """A request that is skipped on the CPU fails the test; what is asked of a CPU's lanes a GPU may well skip."""
+    on_cpu = "target" not in request.fixturenames or request.getfixturevalue("target") == "cpu"
+    yield
+    skipped = [str(warning.message) for warning in recwarn if issubclass(warning.category, ScheduleWarning)]
+    if on_cpu and request.node.get_closest_marker("a_refusal_will_do") is None:
+        assert not skipped, "\n".join(skipped)
+
 
 # ------------------------------------------------------------------------------------------ tiling and tails
 
@@ -231,6 +244,7 @@ def histogram(lut, dst):
         dst[lut[r]] += 1
 
 
+@a_refusal_will_do
 @on_every_target
 def test_case_10_an_indirect_store_counts_equal_indices_and_reads_no_further(target):
     buffer = np.array([0, 0, 2, 0, 1, 0, 10**9, 10**9])
@@ -298,7 +312,7 @@ def sum_until_negative(a):
     return s, c
 
 
-@pytest.mark.filterwarnings("ignore::pyschedule.ScheduleWarning")
+@a_refusal_will_do
 @on_every_target
 @pytest.mark.parametrize("decorate", [unroll("i", 4), unroll("i"), tile(i=4), vectorize("i", width=4)])
 def test_case_13_nothing_runs_after_an_early_exit(target, decorate):
@@ -351,6 +365,7 @@ def test_case_15_a_stage_index_with_a_run_time_base_is_not_folded(target, decora
         assert q.tolist() == [(1 + base + k) % 3 for k in range(10)]
 
 
+@a_refusal_will_do
 def test_case_16_a_full_unroll_of_a_run_time_count_is_not_ignored():
     kernel = unroll("i")(twice)
     with pytest.warns(ScheduleWarning, match="(?i)unroll"):
@@ -371,7 +386,7 @@ def triangle(A, B, C):
                 C[i, j] += A[i, k] * B[j, k]
 
 
-@pytest.mark.filterwarnings("ignore::pyschedule.ScheduleWarning")
+@a_refusal_will_do
 @on_every_target
 def test_case_17_a_bound_that_depends_on_the_loop_it_is_swapped_with(target):
     A = (np.arange(30.0) % 5).reshape(10, 3)
@@ -382,7 +397,7 @@ def test_case_17_a_bound_that_depends_on_the_loop_it_is_swapped_with(target):
     assert C.sum() == 960
     assert C[-1].tolist() == [11, 38, 16, 29, 28, 20, 47, 11, 38, 16]
     log = str(kernel.lower(A, B, C, target=target).log)
-    assert "Applied Tiling" in log or ("Skipped Tiling" in log and "'j'" in log)
+    assert "Applied Tiling" in log or ("Skipped Tiling" in log and "bound" in log)
 
 
 def smooth(A):
@@ -391,13 +406,14 @@ def smooth(A):
             A[i] = A[i + 1] + 2
 
 
+@a_refusal_will_do
 @on_every_target
 def test_case_18_an_anti_dependence_refuses_the_interchange(target):
     kernel = tile(order="i m")(smooth)
     with pytest.warns(ScheduleWarning, match=r"test_loops\.py:\d+") as caught:
         (A,) = agrees(kernel, np.array([10.0, 20, 30, 40, 50]), target=target)
     assert A.tolist() == [46, 56, 54, 52, 50]
-    assert any("iteration" in str(warning.message) for warning in caught)
+    assert any("(m=0, i=1)" in str(warning.message) for warning in caught), "the iterations that conflict are shown"
     with pytest.raises(LegalityError):
         tile(order="i m", strict=True)(smooth).lower(np.zeros(5), target=target)
 
@@ -408,14 +424,13 @@ def transpose_add(dst, src, Mx):
             dst[4 * i + j] = src[4 * j + i] + Mx[i, j]
 
 
-@on_every_target
-def test_case_19_two_arguments_that_are_the_same_array(target):
+def test_case_19_two_arguments_that_are_the_same_array():
     Mx = np.arange(16.0).reshape(4, 4)
     kernel = tile(order="i j")(transpose_add)
     v = np.arange(16.0) ** 2
     before = v.copy()
     try:
-        call(kernel, v, v, Mx, target=target)
+        kernel(v, v, Mx)
     except ValueError as error:
         assert "dst" in str(error) or "src" in str(error)
         assert (v == before).all()
@@ -423,16 +438,15 @@ def test_case_19_two_arguments_that_are_the_same_array(target):
         assert v.tolist() == [0, 6, 14, 24, 5, 30, 51, 69, 12, 45, 110, 146, 21, 62, 135, 240]
 
 
-@on_every_target
-def test_case_19_overlapping_views(target):
+def test_case_19_overlapping_views():
     kernel = vectorize("i", width=4)(copy)
     v, expected = np.arange(17.0), np.arange(17.0)
     copy(expected[:-1], expected[1:])
     before = v.copy()
     try:
-        call(kernel, v[:-1], v[1:], target=target)
+        kernel(v[:-1], v[1:])
     except ValueError as error:
-        assert "'x'" in str(error) or "'y'" in str(error) or "x" in str(error)
+        assert "x" in str(error) and "y" in str(error)
         assert (v == before).all()
     else:
         assert (v == expected).all()
@@ -443,7 +457,7 @@ def total_of(x, y):
         y[0] += x[i]
 
 
-@pytest.mark.filterwarnings("ignore::pyschedule.ScheduleWarning")
+@a_refusal_will_do
 @on_every_target
 def test_case_20_a_parallel_loop_that_accumulates_into_one_element(target):
     kernel = tile(i=64, parallel="i.0")(total_of)
@@ -528,7 +542,7 @@ def delayed_sum(S, A, acc):
             S[j] = A[k, j]
 
 
-@pytest.mark.filterwarnings("ignore::pyschedule.ScheduleWarning")
+@a_refusal_will_do
 @on_every_target
 @pytest.mark.parametrize(
     "decorate", [tile(k=2, stage={"A": "k.0"}), tile(order="j k"), vectorize("j", width=4), unroll("k", 2)]
