@@ -126,7 +126,8 @@ def lowering_spec(value: Any, name: str, fixed: tuple[int | None, ...] | None, t
     On a GPU's target a NumPy array stands for a copy of it there, in fresh memory.
     """
     if is_cuda(value):
-        from pyschedule.runtime.gpu import device_array, device_spec
+        from pyschedule.runtime.cuda_launch import device_array
+        from pyschedule.runtime.gpu import device_spec
 
         array = device_array(value, name)
         check_block_shape(name, fixed, array.shape)
