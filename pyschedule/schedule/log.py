@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pyschedule.errors import Place
 from pyschedule.ir.nodes import Location
 
 if TYPE_CHECKING:
@@ -35,6 +36,16 @@ class Record:
             lines[0] += f" [{self.loc}]"
         lines += [f"    {detail}" for detail in self.details]
         return "\n".join(lines)
+
+
+def skipped(
+    transform: str, summary: str, loc: Location | None, place: Place | None = None, *, silent: bool = False
+) -> Record:
+    """The record of a request that was not carried out; `place` is the statement in the way.  `silent`: nobody
+    named a loop or a width, so that finding nothing is a note and no warning."""
+    statement = place if isinstance(place, Location) else None
+    details = () if statement is None else (f"at {statement}",)
+    return Record(transform, "Note" if silent else "Skipped", summary, details, loc, statement, silent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,27 +178,26 @@ def _accumulators(
         reduction = reductions.match(stmt) if isinstance(stmt, (Assign, Store)) else None
         if reduction is None or reduction.name in declared:
             continue
+        place = getattr(stmt, "loc", None)
         if reduction.indices is None:
             if first_access(body, reduction.name) == "written":
                 continue
         elif any(loop.var in variables(index) for index in reduction.indices):
             continue
         if strict_math and not reduction.exact:
-            raise Unsupported(
-                f"the sum into '{reduction.name}' may not be reassociated under strict_math", stmt.loc
-            )
+            raise Unsupported(f"the sum into '{reduction.name}' may not be reassociated under strict_math", place)
         shape: tuple[int, ...] | None = None
         if reduction.indices is not None and any(variables(index) & inner for index in reduction.indices):
             array = arrays[reduction.name]
             extents = [build.constant(extent) for extent in array.shape]
             if array.space != "register" or None in extents:
                 raise Unsupported(
-                    f"'{reduction.name}' is accumulated in many elements that are not in registers", stmt.loc
+                    f"'{reduction.name}' is accumulated in many elements that are not in registers", place
                 )
             shape = tuple(extent or 0 for extent in extents)
         known = found.get(reduction.name)
         if known is not None and known.reduction.op != reduction.op:
-            raise Unsupported(f"'{reduction.name}' is accumulated by two operations", stmt.loc)
+            raise Unsupported(f"'{reduction.name}' is accumulated by two operations", place)
         if known is None:
             moving = inner | written_variables(body) | {loop.var}
             guard = build.all_of([test for test in tails(body, stmt) if not variables(test) & moving])

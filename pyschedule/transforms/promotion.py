@@ -371,9 +371,9 @@ def _merged(body: list[Stmt]) -> Body:
             and isinstance(last, If)
             and stmt.test == last.test
             and not (stmt.orelse or last.orelse)
+            and not (written_variables(last.body) & variables(stmt.test))
         ):
-            if not (written_variables(last.body) & variables(stmt.test)):
-                result[-1] = dataclasses.replace(last, body=last.body + stmt.body)
-                continue
+            result[-1] = dataclasses.replace(last, body=last.body + stmt.body)
+            continue
         result.append(stmt)
     return tuple(result)

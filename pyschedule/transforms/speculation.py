@@ -118,12 +118,12 @@ def _clamped(body: Body, limits: dict[str, Expr], declared: dict[str, Array]) ->
             array = declared.get(expr.array)
             if array is not None and array.space in _PADDED:
                 return expr
-        return map_children(expr, clamp)
+        return map_children(expr, clamp)  # type: ignore[no-any-return]
 
     def visit(stmts: Body) -> Body:
         result: list[Stmt] = []
         for stmt in stmts:
-            if isinstance(stmt, Store) or isinstance(stmt, Assign):
+            if isinstance(stmt, (Store, Assign)):
                 stmt = dataclasses.replace(stmt, value=clamp(stmt.value))
             elif isinstance(stmt, If):
                 stmt = dataclasses.replace(

@@ -47,7 +47,7 @@ from pyschedule.ir.visitors import (
 )
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Tile
-from pyschedule.schedule.log import Record
+from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms.nest import Body, Names, conjuncts, guarded, replace_statement, tile_form, with_body
 
@@ -96,10 +96,7 @@ def stage(
                 kernel = _stage_at(kernel, array, label, target, notes, lanes)
             except Unsupported as refusal:
                 summary = f"stage={{'{array}': '{label}'}}: {refusal.reason}"
-                place = refusal.place
-                refused.append(
-                    Record("Staging", "Skipped", summary, () if place is None else (f"at {place}",), directive.loc)
-                )
+                refused.append(skipped("Staging", summary, directive.loc, refusal.place))
         if directive.automatic:
             kernel = _automatic(kernel, target, notes, lanes)
     return kernel, tuple(refused), tuple(notes)
@@ -178,9 +175,8 @@ def _stage_at(
             raise Unsupported(f"reads of '{name}' differ in more than their loops", reads[1].load.loc)
         size = _bytes(first, dtype)
         if size is not None and size + _staged_bytes(kernel, target) > target.staging_bytes:
-            raise Unsupported(
-                f"its tile of {size} bytes does not fit the {target.staging_bytes} bytes of {target.staging_space} memory"
-            )
+            room = f"{target.staging_bytes} bytes of {target.staging_space} memory"
+            raise Unsupported(f"its tile of {size} bytes does not fit the {room}")
         if size is None and target.staging_space == "shared":
             raise Unsupported("its tile has no constant size")
         scope = {loop.var for loop in reads[0].loops[: reads[0].loops.index(place) + 1]}
@@ -344,21 +340,22 @@ def _panels(
             raise Unsupported(f"the tile along loop '{last.source}' has no constant size", last.loc)
         counter = names.fresh(last.var)
         fill = For(counter, base, build.add(base, total), build.const(step), (), source="", loc=last.loc)
-        extent = build.const(-(-total // step))
+        whole_tile = build.const(-(-total // step))
         index = build.floordiv(build.sub(last.counter, base), step)
-        return [_Axis(extent, fill, index, read.loops.index(last))], True
+        return [_Axis(whole_tile, fill, index, read.loops.index(last))], True
     axes: list[_Axis] = []
     renamed: dict[str, Expr] = {}
     for place, loop in enumerate(pieces):
         counter = names.fresh(loop.var)
         stride = build.constant(loop.step) or 1
+        extent: Expr
         start, stop = substitute_expr(loop.start, renamed), substitute_expr(loop.stop, renamed)
         low = loop.start
         if place:
             # Whole panels are filled, so that reads past the loop's end find zeros.
             span = build.const(build.constant(pieces[place - 1].step) or 1)
             stop = build.add(start, span)
-            extent: Expr = build.const(-(-(build.constant(span) or 1) // stride))
+            extent = build.const(-(-(build.constant(span) or 1) // stride))
         elif exact and total is not None:
             extent = build.const(-(-total // stride))
         elif total is not None:
@@ -435,7 +432,11 @@ def _with_copy(
         mapping = "cooperative" if shared else "serial"
         copy = (dataclasses.replace(axis.loop, body=copy, source="", mapping=mapping),)
     # Barriers need every thread, so that there the guard is the value's.
-    copy = (Barrier(), *copy, Barrier()) if shared else guarded(copy, guard)
+    if shared and len(body) > 1 and isinstance(body[0], Alloc) and isinstance(body[1], Barrier):
+        copy = (Barrier(), *copy)  # the copy that stands here already has the same two barriers around it
+        body = (body[0], *body[2:])
+    else:
+        copy = (Barrier(), *copy, Barrier()) if shared else guarded(copy, guard)
     return dataclasses.replace(place, body=(Alloc(tile), *copy, *body))
 
 

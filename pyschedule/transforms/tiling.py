@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pyschedule.analysis.dependences import Dependences
-from pyschedule.errors import ScheduleError, Unsupported
-from pyschedule.ir.nodes import For, Kernel, Load, Location, Stmt, While
+from pyschedule.errors import Place, ScheduleError, Unsupported
+from pyschedule.ir.nodes import For, Kernel, Load, Stmt, While
 from pyschedule.ir.visitors import (
     variable_types,
     variables,
@@ -29,7 +29,7 @@ from pyschedule.ir.visitors import (
 )
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Tile
-from pyschedule.schedule.log import Record
+from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import bands
 from pyschedule.transforms.bands import Band
@@ -147,10 +147,8 @@ def _tile_nests(
     return kernel
 
 
-def _refused(directive: Tile, reason: str, place: object) -> Record:
-    statement = place if isinstance(place, Location) else None
-    where = () if statement is None else (f"at {statement}",)
-    return Record("Tiling", "Skipped", f"{describe(directive)}: {reason}", where, directive.loc, statement)
+def _refused(directive: Tile, reason: str, place: Place | None) -> Record:
+    return skipped("Tiling", f"{describe(directive)}: {reason}", directive.loc, place)
 
 
 def _roots(

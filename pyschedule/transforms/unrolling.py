@@ -28,7 +28,7 @@ from pyschedule.ir.nodes import Alloc, Break, Expr, For, If, Kernel, Return, Stm
 from pyschedule.ir.visitors import substitute, variables, walk, written_variables
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import NoUnroll, Unroll
-from pyschedule.schedule.log import Record
+from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import bands
 from pyschedule.transforms.copies import renamed_buffers, renamed_counters, renamed_loops, renamed_scalars
@@ -118,9 +118,7 @@ def _describe(done: list[tuple[str, int]]) -> str:
 
 
 def _skipped(directive: Unroll, request: _Request, refusal: Unsupported) -> Record:
-    details = () if refusal.place is None else (f"at {refusal.place}",)
-    summary = f"loop '{request.source}': {refusal.reason}"
-    return Record("Unroll", "Skipped", summary, details, directive.loc, refusal.place)  # type: ignore[arg-type]
+    return skipped("Unroll", f"loop '{request.source}': {refusal.reason}", directive.loc, refusal.place)
 
 
 def _refusals_of_names(kernel: Kernel, directive: Unroll) -> list[Record]:

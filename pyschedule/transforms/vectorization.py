@@ -25,7 +25,7 @@ from pyschedule.ir.types import element_of, lanes_of
 from pyschedule.ir.visitors import arrays, children, expressions, walk, walk_expr
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Vectorize
-from pyschedule.schedule.log import Record
+from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import bands, lanes
 from pyschedule.transforms.nest import (
@@ -69,7 +69,7 @@ def vectorize(
             choice = _choose(kernel, directive, target, dependences, innermost)
         except Unsupported as refusal:
             automatic = directive.loop is None and directive.width is None
-            records.append(_skipped(directive, refusal, silent=automatic))
+            records.append(skipped("Vectorization", refusal.reason, directive.loc, refusal.place, silent=automatic))
             continue
         kernel, record, counters = _apply(kernel, directive, choice, dependences)
         records.extend(record)
@@ -77,21 +77,6 @@ def vectorize(
     if directives:
         kernel = _vectorize_copies(kernel, target)
     return kernel, tuple(records), done
-
-
-def _skipped(directive: Vectorize, refusal: Unsupported, silent: bool = False) -> Record:
-    where = getattr(refusal.place, "file", None) and refusal.place
-    details = (f"at {where}",) if where else ()
-    status = "Note" if silent else "Skipped"
-    return Record(
-        "Vectorization",
-        status,
-        refusal.reason,
-        details,
-        directive.loc,
-        refusal.place,
-        silent,  # type: ignore[arg-type]
-    )
 
 
 # ------------------------------------------------------------------------------------------------- choice
@@ -284,10 +269,8 @@ def _apply(
             if reason is None:
                 allowed.append(loop)
             else:
-                place = loop.loc
-                details = () if place is None else (f"at {place}",)
                 text = f"width={choice.width} on loop '{choice.label}': {reason}"
-                records.append(Record("Vectorization", "Skipped", text, details, directive.loc, place))
+                records.append(skipped("Vectorization", text, directive.loc, loop.loc))
         loops = tuple(allowed)
     summary = f"width={choice.width} on loop '{choice.label}'"
     details = list(choice.reasons)
@@ -298,10 +281,8 @@ def _apply(
             kinds = _summary(kernel, [loop])
             kernel, reduced = _vectorized(kernel, loop, choice.width, names)
         except Unsupported as refusal:
-            place = refusal.place or loop.loc
             text = f"{summary}: {refusal.reason}"
-            where = () if place is None else (f"at {place}",)
-            records.append(Record("Vectorization", "Skipped", text, where, directive.loc, loop.loc))
+            records.append(skipped("Vectorization", text, directive.loc, refusal.place or loop.loc))
             continue
         done.append(loop.var)
         if _has_origin(loop.body) and not choice.reasons:
@@ -380,11 +361,18 @@ def _vectorize_copies(kernel: Kernel, target: Target) -> Kernel:
     for loop in loops_of_copies(kernel.body, target.staging_space):
         declared = arrays(kernel)
         sites = _sites(loop.body)
-        if loop.mapping != "serial" or _has_origin(loop.body) or any(site.array not in declared for site in sites):
+        if (
+            loop.mapping not in ("serial", "cooperative")
+            or _has_origin(loop.body)
+            or any(site.array not in declared for site in sites)
+        ):
             continue
         if not all(accesses.contiguous(site, declared[site.array], loop.var) for site in sites):
             continue
         width = target.lanes(max(_element_bytes(kernel, loop)))
+        form = tile_form(loop)
+        if loop.mapping == "cooperative" and (form is None or not form.exact or form.size % width):
+            continue  # what is left over would stand outside the loop that threads share
         try:
             kernel, _ = _vectorized(kernel, loop, width, Names(kernel))
         except Unsupported:
