@@ -136,13 +136,15 @@ class KernelWriter(StatementWriter):
         self.depth += 1
         return self.depth, f"{name} = {i64}({name} + {i64}(cuda.gridDim.{axis}))"
 
-    def _place_counter(self, loop: For, position: str) -> None:
-        """`var = start + position * step`, where `position` is the number of the iteration, a `u32`."""
+    def _place_counter(self, loop: For, position: str, position_kind: str = "u32") -> None:
+        """`var = start + position * step`, where `position` is the number of the iteration."""
         name = self.names[loop.var]
         self.facts.enter(loop)
         kind = "u32" if fits_u32(self.facts.interval(loop.counter)) else "i64"
         start, step = constant(loop.start), constant(loop.step)
         cast = self.use(kind)
+        if position_kind == "i64" and kind == "u32":
+            position = f"{cast}({position})"
         if start == 0 and step == 1:
             text = position if kind == "u32" else f"{cast}({position})"
         else:
@@ -179,41 +181,39 @@ class KernelWriter(StatementWriter):
             self._place_counter(loop, position)
             self.body(loop.body, inner)
             return
-        limit = (
-            self._bound(count, "u32", self.names[loop.var] + "_trips", loop.body)
-            if (self.facts.interval(count)[1] < 1 << 32)
-            else None
-        )
-        if limit is None:
-            raise Unsupported(f"the {loop.mapping} loop may have 2**32 iterations or more", loop.loc)
+        kind = "u32" if self.facts.interval(count)[1] + size < 1 << 32 else "i64"
+        limit = self._bound(count, kind, self.names[loop.var] + "_trips", loop.body)
+        cast = self.use(kind)
         if most is not None and most <= size:
+            test = f"{position} < {limit}" if kind == "u32" else f"{cast}({position}) < {limit}"
             if meets:
                 self._place_counter(loop, position)
-                self.body(loop.body, replace(inner, active=(*context.active, f"{position} < {limit}")))
+                self.body(loop.body, replace(inner, active=(*context.active, test)))
                 return
-            self.line(f"if {position} < {limit}:", loop)
+            self.line(f"if {test}:", loop)
             self.depth += 1
             self._place_counter(loop, position)
             self.body(loop.body, inner)
             self.depth -= 1
             return
+        if meets and variables(count) & self.thread_varying:
+            raise Unsupported(f"threads meet in loop {loop.label or loop.var!r}, whose length differs", loop.loc)
         turn = self.fresh(self.names[loop.var] + "_turn")
-        u32 = self.use("u32")
         if meets:  # all threads go through the same rounds, whether or not they have an iteration in each
-            self.line(f"{turn} = {u32}(0)", loop)
+            self.line(f"{turn} = {cast}(0)", loop)
             self.line(f"while {turn} < {limit}:")
             self.depth += 1
             mine = self.fresh(self.names[loop.var] + "_mine")
-            self.line(f"{mine} = {u32}({turn} + {position})")
-            self._place_counter(loop, mine)
+            self.line(f"{mine} = {cast}({turn} + {cast}({position}))")
+            self._place_counter(loop, mine, kind)
             self.body(loop.body, replace(inner, active=(*context.active, f"{mine} < {limit}")))
         else:
-            self.line(f"{turn} = {position}", loop)
+            self.line(f"{turn} = {position if kind == 'u32' else f'{cast}({position})'}", loop)
             self.line(f"while {turn} < {limit}:")
             self.depth += 1
-            self._place_counter(loop, turn)
+            self._place_counter(loop, turn, kind)
             self.body(loop.body, inner)
-        self.line(f"{turn} = {u32}({turn} + {u32}({size}))")
+        self.line(f"{turn} = {cast}({turn} + {cast}({size}))")
         self.depth -= 1
 
     def _cooperative(self, loop: For, context: Context) -> None:

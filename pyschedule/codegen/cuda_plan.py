@@ -302,7 +302,7 @@ class Planner:
             for name in written_arrays(stmt.body) - declared:
                 if self.arrays[name].space not in ("global", "shared"):
                     raise Unsupported(
-                        f"the array {name!r}, declared outside loop {stmt.label or stmt.var!r}, would be each thread's",
+                        f"the array {name!r}, declared around loop {stmt.label or stmt.var!r}, is each thread's own",
                         stmt.loc,
                     )
 
@@ -310,6 +310,8 @@ class Planner:
 
     def _finish(self, group: Body, writer: KernelWriter, grid: tuple[str, str, str]) -> None:
         name = self._function_name(group)
+        if not writer.lines:
+            writer.line("pass")
         text = "\n".join(writer.lines)
         parameters = tuple(writer.parameters.values())
         head = [f"def {name}({', '.join(parameter.name for parameter in parameters)}):"]

@@ -171,14 +171,53 @@ def _lane(builder: Any, value: Any, lane: int) -> Any:
     return builder.extract_element(value, ir.Constant(INT32, lane))
 
 
-def _load(builder: Any, name: MemoryName, pointer: Any, element_type: Any, lanes: int) -> Any:
+def _words_of(element: Any, lanes: int) -> int:
+    """How many 32-bit words a whole vector of small elements is accessed as; 0 where it is accessed as it is.
+
+    NVVM takes vectors of elements below 32 bits apart, and sees through a cast of the vector as a whole.
+    """
+    bits = lanes * element.width if isinstance(element, ir.IntType) and element.width < 32 else 0
+    return bits // 32 if bits % 32 == 0 else 0
+
+
+def _load(builder: Any, name: MemoryName, pointer: Any, element: Any, lanes: int) -> Any:
+    words = _words_of(element, lanes)
+    accessed = widened(INT32, words) if words else widened(element, lanes)
     if lanes > 1:
-        space = pointer.type.addrspace
-        pointer = builder.bitcast(pointer, ir.PointerType(ir.VectorType(element_type, lanes), space))
+        pointer = builder.bitcast(pointer, ir.PointerType(accessed, pointer.type.addrspace))
     loaded = builder.load(pointer, align=min(16, name.scalar.bytes * lanes))
     if name.readonly:
         loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
-    return loaded
+    if not words:
+        return loaded
+    result: Any = ir.Constant(ir.VectorType(element, lanes), ir.Undefined)
+    per_word = lanes // words
+    for lane in range(lanes):
+        word = _lane(builder, loaded, lane // per_word)
+        shifted = builder.lshr(word, ir.Constant(INT32, element.width * (lane % per_word)))
+        result = builder.insert_element(result, builder.trunc(shifted, element), ir.Constant(INT32, lane))
+    return result
+
+
+def _store_whole(builder: Any, name: MemoryName, pointer: Any, stored: Any) -> None:
+    element, lanes = stored.type.element, stored.type.count
+    words = _words_of(element, lanes)
+    if words:
+        per_word = lanes // words
+        parts = []
+        for first in range(0, lanes, per_word):
+            word: Any = ir.Constant(INT32, 0)
+            for lane in range(per_word):
+                wide = builder.zext(_lane(builder, stored, first + lane), INT32)
+                word = builder.or_(word, builder.shl(wide, ir.Constant(INT32, element.width * lane)))
+            parts.append(word)
+        stored = parts[0]
+        if words > 1:
+            stored = ir.Constant(ir.VectorType(INT32, words), ir.Undefined)
+            for index, word in enumerate(parts):
+                stored = builder.insert_element(stored, word, ir.Constant(INT32, index))
+    target = builder.bitcast(pointer, ir.PointerType(stored.type, pointer.type.addrspace))
+    builder.store(stored, target, align=min(16, name.scalar.bytes * lanes))
 
 
 def _guarded_load(builder: Any, name: MemoryName, pointer: Any, element: Any, test: Any) -> Any:
@@ -274,10 +313,6 @@ def _store_rule(name: MemoryName) -> Rule:
         lanes = max(name.lanes, lanes_of(offset))
         whole = lanes > 1 and not name.indexed and name.aligned
 
-        def store_whole(builder: Any, pointer: Any, stored: Any) -> None:
-            target = builder.bitcast(pointer, ir.PointerType(stored.type, pointer.type.addrspace))
-            builder.store(stored, target, align=min(16, name.scalar.bytes * lanes))
-
         def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             pointer = _pointer(context, builder, name, signature.args[0], args[0])
             pointers = _element_pointers(builder, pointer, args[1], signature.args[1], lanes)
@@ -286,11 +321,11 @@ def _store_rule(name: MemoryName) -> Rule:
             if not whole:
                 _store_lanes(builder, name, pointers, stored, test)
             elif test is None:
-                store_whole(builder, pointers[0], stored)
+                _store_whole(builder, name, pointers[0], stored)
             else:
                 with builder.if_else(all_lanes(builder, test)) as (full, partial):
                     with full:
-                        store_whole(builder, pointers[0], stored)
+                        _store_whole(builder, name, pointers[0], stored)
                     with partial:
                         _store_lanes(builder, name, pointers, stored, test)
             return context.get_dummy_value()

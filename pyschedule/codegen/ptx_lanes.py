@@ -131,7 +131,8 @@ def _shift(left: bool) -> Lane:
 
 
 def _negate(b: Any, element: Any, x: Any) -> Any:
-    return b.fneg(x) if _is_float(element) else b.neg(x)
+    # NVVM's dialect of LLVM may be older than the `fneg` instruction.
+    return b.fsub(constant(x.type, -0.0), x) if _is_float(element) else b.neg(x)
 
 
 def _absolute(b: Any, element: Any, x: Any) -> Any:

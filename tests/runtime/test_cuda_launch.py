@@ -1,0 +1,147 @@
+"""Launching, with a double in place of the driver: the lockstep executor would be one too, but here the
+arguments and their order are what is looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyschedule.codegen.numba_cuda import generate
+from pyschedule.ir.nodes import Kernel
+from pyschedule.runtime.cuda_launch import CudaKernel, DeviceArray, device_array, is_device_array
+from pyschedule.schedule.targets import Target, cuda
+from tests.codegen.cuda_support import SM80, elementwise, load, loop, param, store, var
+from tests.codegen.test_cuda_mapping import results_kernel
+from tests.codegen.test_cuda_memory import checked
+
+
+class FakeDriver:
+    """Records launches; memory is numbered, and reads give what `answers` holds."""
+
+    def __init__(self, answers: dict[int, bytes] | None = None) -> None:
+        self.launches: list[tuple[Any, ...]] = []
+        self.loaded: list[tuple[bytes, str, int]] = []
+        self.allocated: list[tuple[int, bool]] = []
+        self.answers = answers or {}
+
+    def target(self) -> Target:
+        return cuda("sm_90")
+
+    def load(self, code: bytes, entry: str, dynamic_shared: int) -> Any:
+        self.loaded.append((code, entry, dynamic_shared))
+        return entry
+
+    def launch(self, kernel: Any, grid: Any, block: Any, shared: int, arguments: list[Any], stream: Any) -> None:
+        self.launches.append((kernel, grid, block, shared, arguments, stream))
+
+    def allocate(self, size: int, stream: Any, zero: bool) -> tuple[int, Any]:
+        self.allocated.append((size, zero))
+        return 4096 * len(self.allocated), len(self.allocated)
+
+    def read(self, memory: Any, size: int, stream: Any) -> bytes:
+        return self.answers.get(memory, bytes(size))
+
+
+def made(kernel: Kernel, driver: FakeDriver) -> CudaKernel:
+    return CudaKernel(
+        lambda bits: generate(kernel, SM80, bits),
+        driver,
+        lambda program, launch, target: (launch.function.encode(), f"{launch.function}_{program.index_bits}"),
+    )
+
+
+def on_device(*shape: int, pointer: int = 1 << 20, dtype: str = "float32", strides: Any = None) -> DeviceArray:
+    steps = strides or tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
+    return DeviceArray(pointer, shape, steps, dtype, False)
+
+
+def test_grid_block_and_arguments() -> None:
+    driver = FakeDriver()
+    launch = made(elementwise(32), driver)
+    for _ in range(2):
+        assert launch({"X": on_device(100, pointer=64), "Y": on_device(100, pointer=1024)}, {}, stream="s") == ()
+    assert len(driver.loaded) == 1, "compiled and loaded once"
+    kernel, grid, block, shared, arguments, stream = driver.launches[1]
+    assert (kernel, grid, block, shared, stream) == ("elementwise_i_32", (4, 1, 1), (32, 1, 1), 0, "s")
+    parameters = launch.program(32).launches[0].parameters
+    named = {parameter.name: value for parameter, value in zip(parameters, arguments, strict=True)}
+    assert named == {"X_shape0": 100, "X": 64, "Y": 1024}
+    assert named["X"].dtype == np.uint64
+    assert named["X_shape0"].dtype == np.uint32
+
+
+def test_nothing_is_launched_for_nothing() -> None:
+    driver = FakeDriver()
+    made(elementwise(32), driver)({"X": on_device(0), "Y": on_device(0)}, {})
+    assert driver.launches == []
+
+
+def test_large_arguments_take_the_64_bit_program() -> None:
+    driver = FakeDriver()
+    launch = made(elementwise(32), driver)
+    launch({"X": on_device(1 << 33), "Y": on_device(1 << 33)}, {})
+    assert driver.launches[0][0] == "elementwise_i_64"
+    assert driver.launches[0][4][0].dtype == np.int64
+
+
+def test_arguments_of_another_layout_or_type_are_refused() -> None:
+    launch = made(elementwise(32), FakeDriver())
+    with pytest.raises(ValueError, match=r"'X'.*stride of 1"):
+        launch({"X": on_device(8, strides=(2,)), "Y": on_device(8)}, {})
+    with pytest.raises(TypeError, match="'Y': expected float32"):
+        launch({"X": on_device(8), "Y": on_device(8, dtype="float64")}, {})
+
+
+def test_the_status_word_raises() -> None:
+    arrays = {"I": on_device(4, dtype="int64"), "X": on_device(4), "Y": on_device(4)}
+    driver = FakeDriver()
+    made(checked(), driver)(arrays, {})
+    assert driver.allocated == [(16, True)]
+    with pytest.raises(IndexError):
+        made(checked(), FakeDriver({1: b"\1\0\0\0"}))(arrays, {})
+
+
+def test_an_empty_array_gets_memory_that_a_checked_index_may_read() -> None:
+    driver = FakeDriver()
+    made(checked(), driver)({"I": on_device(4, dtype="int64"), "X": on_device(0, pointer=0), "Y": on_device(4)}, {})
+    arguments = driver.launches[0][4]
+    assert 0 not in [int(value) for value in arguments if value.dtype == np.uint64]
+
+
+def test_scalar_results_come_back_in_their_types() -> None:
+    answer = np.float32(2.5).tobytes() + bytes(4) + np.int64(-1).tobytes() + b"\1" + bytes(7)
+    driver = FakeDriver({1: answer})
+    results = made(results_kernel(), driver)({"X": on_device(3)}, {})
+    assert results == (np.float32(2.5), np.int64(-1), np.bool_(True))
+
+
+def test_scalars_are_passed_by_value() -> None:
+    n = var("n")
+    kernel = Kernel(
+        "k", (param("X"), n), (loop("i", 0, n, store("X", var("i"), load("X", var("i"))), mapping="block.x"),)
+    )
+    driver = FakeDriver()
+    made(kernel, driver)({"X": on_device(8)}, {"n": 5})
+    assert driver.launches[0][1] == (5, 1, 1)
+    made(kernel, driver)({"X": on_device(8)}, {"n": -3})
+    assert len(driver.launches) == 1
+
+
+class OnGpu:
+    def __init__(self, **interface: Any) -> None:
+        self.__cuda_array_interface__ = {"version": 3, "data": (256, False), "strides": None, **interface}
+
+
+def test_the_cuda_array_interface() -> None:
+    array = device_array(OnGpu(shape=(3, 4), typestr="<f2"), "A")
+    assert (array.pointer, array.shape, array.strides, array.dtype) == (256, (3, 4), (4, 1), "float16")
+    turned = device_array(OnGpu(shape=(3, 4), typestr="<i8", strides=(8, 24), data=(512, True)), "A")
+    assert (turned.strides, turned.dtype, turned.readonly) == ((1, 3), "int64", True)
+    with pytest.raises(ValueError, match=r"'A'.*multiples of 4"):
+        device_array(OnGpu(shape=(3,), typestr="<f4", strides=(6,)), "A")
+    with pytest.raises(TypeError, match="'A'"):
+        device_array(np.zeros(3), "A")
+    assert is_device_array(OnGpu(shape=(3,), typestr="<f4"))
+    assert not is_device_array(np.zeros(3))
