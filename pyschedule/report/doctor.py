@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 _PACKAGES: Final = (
-    "pyschedule",
     "numpy",
     "numba",
     "llvmlite",
@@ -32,7 +31,10 @@ _FEATURES: Final = ("avx512f", "avx2", "fma", "f16c", "neon", "sve")
 
 def facts() -> dict[str, str]:
     """Name → what was found, in the order to print."""
+    import pyschedule
+
     return {
+        "pyschedule": pyschedule.__version__,
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         **{name: _version(name) for name in _PACKAGES},
         **_cpu(),
