@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from pyschedule.codegen.cuda_integers import COMPARISON, EXTREMES, OPERATION, TESTS, Integers, Text, held
+from pyschedule.codegen.cuda_integers import COMPARISON, EXTREMES, OPERATION, TESTS, Integers, Text, as_ramp, held
 from pyschedule.codegen.cuda_ranges import fits_u32
 from pyschedule.codegen.ptx_names import SHORT
 from pyschedule.errors import InternalError, Unsupported
@@ -177,8 +177,28 @@ class Expressions(Integers):
         return self._apply("v" + operation, kind, *sides)
 
     def _vector_compare(self, expr: Compare, lanes: int) -> Text:
+        name = "v" + COMPARISON[expr.op]
+        small = [self._small_lanes(side, lanes) for side in (expr.left, expr.right)] if expr.dtype == INT64 else []
+        if small and small[0] is not None and small[1] is not None:
+            return self._apply(name, "b8", small[0], small[1])
         sides = (self.lanes(side, expr.dtype, lanes) for side in (expr.left, expr.right))
-        return self._apply("v" + COMPARISON[expr.op], "b8", *sides)
+        return self._apply(name, "b8", *sides)
+
+    def _small_lanes(self, expr: Expr, lanes: int) -> str | None:
+        """Int64 lanes that are a ramp or all the same, as lanes of `u32`, if they all fit."""
+        if element_of(expr.type) != INT64 or not fits_u32(self.facts.interval(expr)):
+            return None
+        if isinstance(expr, Broadcast):
+            expr = expr.value
+        u32 = self.use("u32")
+        if lanes_of(expr.type) == 1:
+            return f"{self.use(f'splat{lanes}')}({self.as_kind(expr, 'u32').text})"
+        ramp = as_ramp(expr)
+        if ramp is None or not fits_u32(self.facts.interval(ramp.base)):
+            return None
+        return (
+            f"{self.use(f'ramp{lanes}')}({self.as_kind(ramp.base, 'u32').text}, {u32}({ramp.stride % (1 << 32)}))"
+        )
 
     def _vector_boolop(self, expr: BoolOp, lanes: int) -> Text:
         sides = (self.lanes(side, BOOL, lanes) for side in (expr.left, expr.right))

@@ -62,7 +62,7 @@ class Accesses(Expressions):
 
         Both parts must be non-negative, so that either is exact by itself; else all is one part.
         """
-        terms = _terms(index)
+        terms = [term for term in _terms(index) if term != Const(0, INT64)]
         fixed = [term for term in terms if self._is_unrolled(term)]
         moving = [term for term in terms if not self._is_unrolled(term)]
         low = sum(self.facts.interval(term)[0] for term in moving)
@@ -81,8 +81,10 @@ class Accesses(Expressions):
         """`sum(index * stride)` modulo 2**32 or 2**64, cut down to that width."""
         terms: list[str] = []
         for index, stride in parts:
-            if isinstance(index, Const) and (index.value == 0 or stride == 0):
-                continue
+            if isinstance(index, Const) and isinstance(stride or 1, int):
+                index, stride = Const(int(index.value) * int(stride or 1), INT64), 1
+                if index.value == 0:
+                    continue
             text = self.modular(index, kind)
             if stride is None or stride == 1:
                 terms.append(text.text)

@@ -43,8 +43,6 @@ def _from_zero(loop: For) -> For:
     trip = constant_trip(loop)
     if trip is None and loop.mapping in ("serial", "parallel"):
         return loop
-    if trip is not None and constant(loop.start) is not None and loop.mapping in ("serial", "parallel"):
-        return loop
     if variables(loop.start) & written_variables(loop.body):
         return loop
     count = const(trip) if trip is not None else trip_count(loop)

@@ -302,7 +302,7 @@ class Planner:
             for name in written_arrays(stmt.body) - declared:
                 if self.arrays[name].space not in ("global", "shared"):
                     raise Unsupported(
-                        f"the array {name!r}, declared around loop {stmt.label or stmt.var!r}, is each thread's own",
+                        f"the array {name!r}, declared around loop {stmt.label or stmt.var!r}, is a thread's own",
                         stmt.loc,
                     )
 
