@@ -157,12 +157,10 @@ def _pointer(context: Any, builder: Any, name: MemoryName, base_type: Any, base:
     return pointer
 
 
-def _wide_offset(builder: Any, numba_type: Any, offset: Any) -> Any:
-    """An element offset as 64 bits: unsigned ones are extended with zeros, which LLVM's GEP would not do."""
-    if offset.type == INT64:
-        return offset
-    extend = builder.sext if numba_type.signed else builder.zext
-    return extend(offset, INT64)
+def _wide_offset(builder: Any, offset: Any) -> Any:
+    """An element offset as 64 bits.  Narrower ones are unsigned: extended with zeros, which LLVM's GEP would
+    not do by itself."""
+    return offset if offset.type == INT64 else builder.zext(offset, INT64)
 
 
 def _lane(builder: Any, value: Any, lane: int) -> Any:
@@ -232,15 +230,13 @@ def _guarded_load(builder: Any, name: MemoryName, pointer: Any, element: Any, te
     return result
 
 
-def _element_pointers(builder: Any, pointer: Any, offsets: Any, offset_type: Any, lanes: int) -> list[Any]:
+def _element_pointers(builder: Any, pointer: Any, offsets: Any, lanes: int) -> list[Any]:
     """One pointer a lane: `offsets` is a vector of offsets, or the first of consecutive ones."""
     if isinstance(offsets.type, ir.VectorType):
-        element = element_of(offset_type)
         return [
-            builder.gep(pointer, [_wide_offset(builder, element, _lane(builder, offsets, lane))])
-            for lane in range(lanes)
+            builder.gep(pointer, [_wide_offset(builder, _lane(builder, offsets, lane))]) for lane in range(lanes)
         ]
-    first = builder.gep(pointer, [_wide_offset(builder, offset_type, offsets)])
+    first = builder.gep(pointer, [_wide_offset(builder, offsets)])
     return [first if lane == 0 else builder.gep(first, [ir.Constant(INT64, lane)]) for lane in range(lanes)]
 
 
@@ -274,7 +270,7 @@ def _load_rule(name: MemoryName) -> Rule:
 
         def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             pointer = _pointer(context, builder, name, signature.args[0], args[0])
-            pointers = _element_pointers(builder, pointer, args[1], signature.args[1], lanes)
+            pointers = _element_pointers(builder, pointer, args[1], lanes)
             test = args[2] if name.masked else None
             if not whole:
                 return widen(builder, name.dtype, _load_lanes(builder, name, pointers, test))
@@ -315,7 +311,7 @@ def _store_rule(name: MemoryName) -> Rule:
 
         def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             pointer = _pointer(context, builder, name, signature.args[0], args[0])
-            pointers = _element_pointers(builder, pointer, args[1], signature.args[1], lanes)
+            pointers = _element_pointers(builder, pointer, args[1], lanes)
             stored = narrow(builder, name.dtype, args[2])
             test = args[3] if name.masked else None
             if not whole:
