@@ -262,8 +262,9 @@ def test_checked_indices() -> None:
 
 def test_offsets_of_32_bits_are_unsigned() -> None:
     """An offset above 2**31 elements, from a base address as far below the memory that is there."""
-    i = var("i")
-    kernel = Kernel("far", (param("Y", 2),), (loop("i", 40_000, 40_001, store("Y", (i, 3), Const(5.0, FLOAT32))),))
+    i, n = var("i"), var("n")
+    body = loop("i", 40_000, 40_001, store("Y", (i, n), Const(5.0, FLOAT32)))
+    kernel = Kernel("far", (param("Y", 2), n), (body,))
     memory = np.zeros(8, np.float32)
     stride = 1 << 16
     assert 40_000 * stride > 1 << 31
@@ -271,5 +272,5 @@ def test_offsets_of_32_bits_are_unsigned() -> None:
     far = np.lib.stride_tricks.as_strided(below, (40_001, 8), (stride * 4, 4))
     for bits in (32, 64):
         memory[:] = 0
-        cuda_on_cpu.run(generate(kernel, SM80, bits), {"Y": far})
+        cuda_on_cpu.run(generate(kernel, SM80, bits), {"Y": far}, {"n": 3})
         assert memory.tolist() == [0, 0, 0, 5, 0, 0, 0, 0]
