@@ -22,6 +22,7 @@ _PACKAGES: Final = (
 )
 _CUDA_TOOLS: Final = (
     ("nvidia-cuda-nvcc", "PTX to machine code"),
+    ("nvidia-cuda-nvrtc", "the headers that Numba's kernels include"),
     ("nvidia-nvjitlink", "linking, registers and spills"),
     ("nvidia-cuda-nvdisasm", "machine code listings"),
     ("nvidia-cuda-cuobjdump", "resource usage"),
