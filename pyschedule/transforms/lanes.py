@@ -94,6 +94,7 @@ class Lanes:
     accumulators: tuple[Accumulator, ...]
     arrays: dict[str, Array]
     names: Names
+    each_step: bool
 
     def body(self, body: Body, base: Expr, tail: Expr | None) -> Body:
         """The body for the lanes `base, base + step, ...`; `tail` is the mask of those that exist."""
@@ -104,6 +105,8 @@ class Lanes:
 
     def before(self) -> Body:
         """Sets the accumulators to the identity of their operation."""
+        if self.each_step:
+            return ()
         return tuple(part for item in self.accumulators for part in self._started(item))
 
     def _started(self, item: Accumulator) -> Body:
@@ -117,6 +120,8 @@ class Lanes:
 
     def after(self) -> Body:
         """Combines the lanes of each accumulator into its target."""
+        if self.each_step:
+            return ()
         return tuple(part for item in self.accumulators for part in guarded(self._combined(item), item.guard))
 
     def _combined(self, item: Accumulator) -> Body:
@@ -151,8 +156,19 @@ class Lanes:
         return (body,)
 
 
-def plan(loop: For, body: Body, width: int, arrays: dict[str, Array], names: Names, strict_math: bool) -> Lanes:
+def plan(
+    loop: For,
+    body: Body,
+    width: int,
+    arrays: dict[str, Array],
+    names: Names,
+    strict_math: bool,
+    each_step: bool,
+) -> Lanes:
     """What becomes varying, and which statements are reductions over the loop.
+
+    `each_step`: lanes of a reduction are combined in every step, where vectors are wide accesses and no
+    registers (else each lane keeps a partial result, and these are combined after the loop).
 
     Raises `Unsupported` where the body has something that lanes cannot do.
     """
@@ -165,7 +181,7 @@ def plan(loop: For, body: Body, width: int, arrays: dict[str, Array], names: Nam
     for name in sorted(varying & written_variables(body)):
         if first_access(body, name) == "read":
             raise Unsupported(f"'{name}' carries a value from one iteration to the next", loop.loc)
-    return Lanes(loop.var, step, width, frozenset(varying), accumulators, arrays, names)
+    return Lanes(loop.var, step, width, frozenset(varying), accumulators, arrays, names, each_step)
 
 
 def _accumulators(
@@ -305,6 +321,8 @@ class _Rewriter:
         found = reductions.match(stmt)
         if found is None:
             raise Unsupported(f"'{item.reduction.name}' is also set otherwise in the loop", stmt.loc)
+        if self.lanes.each_step:
+            return self._combine_now(stmt, found, mask)
         vtype = Vector(found.dtype, self.lanes.width)
         at = found.indices or ()
         old: Expr = Var(item.vector, vtype) if item.shape is None else Load(item.vector, at, vtype)
@@ -315,6 +333,20 @@ class _Rewriter:
         if item.shape is None:
             return Assign(item.vector, new, vtype, origin=stmt.origin, loc=stmt.loc)
         return Store(item.vector, at, new, origin=stmt.origin, loc=stmt.loc)
+
+    def _combine_now(self, stmt: Assign | Store, found: Reduction, mask: _Mask) -> Stmt:
+        value = self._broadcast(self.expression(found.value, mask))
+        if mask.lanes is not None:
+            value = Select(mask.lanes, value, reductions.identity(found.op, found.dtype), found.dtype)
+        item = self._accumulator(stmt)
+        target = found.dtype if item is None else item.target
+        old: Expr = (
+            Load(found.name, found.indices, target) if found.indices is not None else Var(found.name, target)
+        )
+        new = reductions.combine(found.op, old, Reduce(found.op, value), found.dtype)
+        if target != found.dtype and isinstance(stmt, Assign):
+            new = Cast(target, new)
+        return dataclasses.replace(stmt, value=new)
 
     def _assign(self, stmt: Assign, mask: _Mask) -> Stmt:
         if stmt.target not in self.lanes.varying:

@@ -8,7 +8,7 @@ has hardware threads, since there a serial loop runs in one thread.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyschedule.analysis.dependences import Dependences
 from pyschedule.errors import Unsupported
@@ -36,14 +36,18 @@ from pyschedule.transforms.restructure import Piece, restructure
 
 
 def map_loops(
-    kernel: Kernel, directives: Sequence[Tile], target: Target, dependences: Dependences
+    kernel: Kernel,
+    directives: Sequence[Tile],
+    target: Target,
+    dependences: Dependences,
+    lanes: Mapping[str, int],
 ) -> tuple[Kernel, tuple[Record, ...], tuple[str, ...]]:
-    """Maps what may run in parallel; returns the kernel, refused requests, and lines for the log."""
+    """Maps what may run in parallel; `lanes` has the width asked for, by the user's names of loops.  Returns the kernel, refused requests, and lines for the log."""
     refused: list[Record] = []
     notes: list[str] = []
     asked = [(directive, directive.parallel) for directive in directives if directive.parallel]
     if target.thread_mapping:
-        kernel = _hardware(kernel, target, dependences, notes)
+        kernel = _hardware(kernel, target, dependences, lanes, notes)
         return kernel, (), tuple(notes)
     for directive, name in asked:
         spec = loop_names.parse(name or "")
@@ -112,14 +116,23 @@ def _outermost_tile(
 # ------------------------------------------------------------------------------------- blocks and threads
 
 
-def _hardware(kernel: Kernel, target: Target, dependences: Dependences, notes: list[str]) -> Kernel:
+def _hardware(
+    kernel: Kernel, target: Target, dependences: Dependences, lanes: Mapping[str, int], notes: list[str]
+) -> Kernel:
     for stmt in kernel.body:
         if isinstance(stmt, For):
-            kernel = _map_nest(kernel, stmt, target, dependences, notes)
+            kernel = _map_nest(kernel, stmt, target, dependences, lanes, notes)
     return kernel
 
 
-def _map_nest(kernel: Kernel, root: For, target: Target, dependences: Dependences, notes: list[str]) -> Kernel:
+def _map_nest(
+    kernel: Kernel,
+    root: For,
+    target: Target,
+    dependences: Dependences,
+    lanes: Mapping[str, int],
+    notes: list[str],
+) -> Kernel:
     """One top-level nest: blocks, then threads.  Where it may not run in parallel it is left to one thread."""
     chain = [
         loop
@@ -133,7 +146,7 @@ def _map_nest(kernel: Kernel, root: For, target: Target, dependences: Dependence
         notes.append(f"the nest over '{root.source}' runs in one thread: {reason}")
         return kernel
     if not any(loop.piece is not None for loop in outer):
-        return _map_untiled(kernel, root, outer, target, notes)
+        return _map_untiled(kernel, outer, target, lanes, notes)
     blocks, inner = _levels(outer)
     blocks = blocks[: len(target.parallel_mapping)]
     threads: list[For] = []
@@ -203,18 +216,21 @@ def _prefix(every: list[For], parallel: list[For]) -> list[For]:
     return result
 
 
-def _map_untiled(kernel: Kernel, root: For, outer: list[For], target: Target, notes: list[str]) -> Kernel:
-    """The innermost of (at most as many as there are block axes) parallel loops is cut into blocks of threads."""
+def _map_untiled(
+    kernel: Kernel, outer: list[For], target: Target, lanes: Mapping[str, int], notes: list[str]
+) -> Kernel:
+    """The innermost of (at most as many as there are block axes) parallel loops is cut into blocks of threads,
+    each thread with as many iterations as lanes were asked for."""
     outer = outer[: len(target.parallel_mapping)]
-    loop = outer[-1]
-    if any(
-        variables(bound) & {other.var for other in outer} for other in outer for bound in (other.start, other.stop)
-    ):
+    counters = {loop.var for loop in outer}
+    if any(variables(bound) & counters for loop in outer for bound in (loop.start, loop.stop)):
         outer = outer[:1]
-        loop = outer[0]
-    size = target.threads_per_block[0]
-    band = bands.band_of(loop, (loop,))
-    new = restructure(band, {loop.var: (size,)}, [Piece(loop, 0, 1), Piece(loop, 1, 1)], Names(kernel))
+    loop = outer[-1]
+    threads = target.threads_per_block[0]
+    width = lanes.get(loop.source, 1) if loop.source else 1
+    sizes = (threads * width,) if width == 1 else (threads * width, width)
+    pieces = [Piece(loop, level, len(sizes)) for level in range(len(sizes) + 1)]
+    new = restructure(bands.band_of(loop, (loop,)), {loop.var: sizes}, pieces, Names(kernel))
     kernel = with_body(kernel, replace_statement(kernel.body, loop, new))
     block = new[0]
     if not isinstance(block, For) or not isinstance(block.body[0], For):
@@ -223,7 +239,7 @@ def _map_untiled(kernel: Kernel, root: For, outer: list[For], target: Target, no
     blocks = [*outer[:-1], block]
     mapping = {part.var: name for part, name in zip(reversed(blocks), target.parallel_mapping, strict=False)}
     mapping[thread.var] = target.thread_mapping[0]
-    notes.append(f"loop '{loop.source}' cut into blocks of {size} threads")
+    notes.append(f"loop '{loop.source}' cut into blocks of {threads} threads")
     return _uniform(_mapped(kernel, mapping), {thread.var})
 
 
@@ -252,7 +268,7 @@ def _guarded_leaves(body: Body, thread: For, test: Expr) -> Body:
     result: list[Stmt] = []
     for stmt in body:
         if isinstance(stmt, For):
-            finer = (stmt.source, stmt.ordinal) == (thread.source, thread.ordinal)
+            finer = bool(stmt.source) and (stmt.source, stmt.ordinal) == (thread.source, thread.ordinal)
             if not finer:
                 stmt = dataclasses.replace(stmt, body=_guarded_leaves(stmt.body, thread, test))
             result.append(stmt)

@@ -54,7 +54,8 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, check_stages: boo
     tiles, vectors = schedule.of(Tile), schedule.of(Vectorize)
     unrolls, rolled = schedule.of(Unroll), schedule.of(NoUnroll)
     if any(tile.automatic for tile in tiles):
-        tiles, unrolls = _register_tiles(kernel, tiles, unrolls)
+        lanes = vectorization.lanes_asked_for(kernel, vectors, target, innermost=True)
+        tiles = _register_tiles(kernel, tiles, unrolls, lanes)
     source = kernel
     verify(source)
     dependences = Dependences(source)
@@ -65,7 +66,9 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, check_stages: boo
         kernel, new = tiling.tile(kernel, tiles, target, dependences)
         records += new
     # Hardware comes before registers: an accumulator may not outlive the thread that owns it.
-    kernel, refused, notes = mapping.map_loops(kernel, tiles, target, dependences)
+    block_form = any(tile.automatic for tile in tiles)
+    lanes = vectorization.lanes_asked_for(kernel, vectors, target, innermost=block_form)
+    kernel, refused, notes = mapping.map_loops(kernel, tiles, target, dependences, lanes)
     # Promotion before staging: it gives tiles their constant size, which the buffers are padded to.
     # Without directives only halves are promoted: they are rounded once whatever is asked for.
     asked = bool(tiles or vectors or unrolls or target.thread_mapping)
@@ -73,9 +76,7 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, check_stages: boo
     kernel, kept = promotion.promote(kernel, target, None if asked else halves)
     notes += kept
     if tiles:
-        block_form = any(tile.automatic for tile in tiles)
-        lanes = vectorization.lanes_asked_for(kernel, vectors, innermost=block_form)
-        kernel, skipped, staged = staging.stage(kernel, tiles, target, lanes)
+        kernel, skipped, staged = staging.stage(kernel, tiles, target, frozenset(lanes))
         refused += skipped
         notes += staged
     # Loops of one trip stay until the end: directives still have to find them.
@@ -85,9 +86,7 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, check_stages: boo
     records = [*_with_notes(records, notes), *refused]
 
     # Lanes need the loops in their final order, and constant tiles for register vectors.
-    kernel, new, widths = vectorization.vectorize(
-        kernel, vectors, target, dependences, innermost=any(tile.automatic for tile in tiles)
-    )
+    kernel, new, widths = vectorization.vectorize(kernel, vectors, target, dependences, innermost=block_form)
     records += new
     kernel = registers.pack_lanes(simplify(kernel, inline=False))
     # Guards of register tiles go once masks have been made of those that lanes needed.
@@ -119,16 +118,18 @@ def _with_notes(records: list[Record], notes: tuple[str, ...]) -> list[Record]:
 
 
 def _register_tiles(
-    kernel: Kernel, tiles: tuple[Tile, ...], unrolls: tuple[Unroll, ...]
-) -> tuple[tuple[Tile, ...], tuple[Unroll, ...]]:
-    """In the block form `unroll(factors=...)` is the register tile: an inner size of the loops it means."""
+    kernel: Kernel, tiles: tuple[Tile, ...], unrolls: tuple[Unroll, ...], lanes: dict[str, int]
+) -> tuple[Tile, ...]:
+    """In the block form `unroll(factors=...)` is the register tile: an inner size of the loops it means.  On a
+    loop in lanes it counts vectors."""
     outputs = [source for source, _ in unrolling.output_loops(kernel)]
     inner: dict[str, int] = {}
     for directive in unrolls:
         count = min(len(directive.factors), len(outputs))
         if count:
             inner |= dict(zip(outputs[-count:], directive.factors[-count:], strict=True))
-    changed = tuple(
+    inner = {name: factor * lanes.get(name, 1) for name, factor in inner.items()}
+    return tuple(
         dataclasses.replace(
             tile,
             sizes=tuple(
@@ -140,7 +141,6 @@ def _register_tiles(
         else tile
         for tile in tiles
     )
-    return changed, unrolls
 
 
 def _unavailable(directive: Poll) -> Record:

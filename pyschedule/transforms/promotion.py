@@ -125,12 +125,22 @@ def _promote(body: Body, array: Array, target: Target, names: Names, notes: list
         if size <= target.register_bytes:
             notes.append(f"{array.name}: {extents} {dtype} kept in registers")
             return _rewritten(body, array, dtype, plan, names)
+        inside: list[str] = []
+        new = _in_bodies(body, array, target, names, inside)
+        if new is not body:
+            notes.extend(inside)
+            return new
         notes.append(
             f"{array.name}: a tile of {extents} {dtype} stays in memory, since registers hold "
             f"{target.register_bytes} of its {size} bytes"
         )
         return body
-    return tuple(map_bodies(stmt, lambda part: _promote(part, array, target, names, notes)) for stmt in body)
+    return _in_bodies(body, array, target, names, notes)
+
+
+def _in_bodies(body: Body, array: Array, target: Target, names: Names, notes: list[str]) -> Body:
+    new = tuple(map_bodies(stmt, lambda part: _promote(part, array, target, names, notes)) for stmt in body)
+    return new if any(one is not other for one, other in zip(new, body, strict=True)) else body
 
 
 def _touches(body: Body, name: str) -> bool:

@@ -59,11 +59,12 @@ def pieces_of(band: Band, sizes: Sizes) -> list[Piece]:
     ]
 
 
-def default_order(band: Band, sizes: Sizes, hardware_threads: bool) -> list[Piece]:
+def default_order(band: Band, sizes: Sizes, hardware_threads: bool, *, registers_only: bool = False) -> list[Piece]:
     """Level by level; reductions last among the outer pieces, and outside the innermost output pieces.
 
     Where hardware runs the second level too (threads of a GPU), reductions come after it, so that an
-    accumulator stays in one thread's registers.
+    accumulator stays in one thread's registers.  `registers_only`: the innermost output pieces are those of the
+    loops with most sizes, the register tile; the other loops' last pieces stay outside the reductions.
     """
     summed = band.reductions
     pieces = pieces_of(band, sizes)
@@ -80,7 +81,9 @@ def default_order(band: Band, sizes: Sizes, hardware_threads: bool) -> list[Piec
     for level in range(depth):
         order += [piece for piece in outputs if piece.level == level and not piece.last]
         order += [piece for piece in sums if piece.level == level and not piece.last]
-    return order + [piece for piece in sums if piece.last] + [piece for piece in outputs if piece.last]
+    inner = [piece for piece in outputs if piece.last and (piece.count == depth or not registers_only)]
+    order += [piece for piece in outputs if piece.last and piece not in inner]
+    return order + [piece for piece in sums if piece.last] + inner
 
 
 def in_place_order(band: Band, sizes: Sizes) -> list[Piece]:

@@ -71,6 +71,7 @@ class _Axis:
     loop: For
     read: Expr
     position: int
+    sources: frozenset[str]  # the user's names of the loops that move along it
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def stage(
 ) -> tuple[Kernel, tuple[Record, ...], tuple[str, ...]]:
     """Stages what was asked for; in the block form, what is read again and again and fits.
 
-    `lanes`: the counters of loops that will run in SIMD lanes; what they index comes last in a panel.
+    `lanes`: the user's names of loops that will run in SIMD lanes; what they index comes last in a panel.
     Returns the kernel, the refused requests, and lines for the log.
     """
     refused: list[Record] = []
@@ -160,9 +161,7 @@ def _stage_at(
     for place in places:
         reads = [read for read in _reads(kernel.body, name) if place in read.loops]
         inner = [_inner_loops(read, place) for read in reads]
-        if reuse and not any(
-            loop.var not in _moving(read) for read, loops in zip(reads, inner, strict=True) for loop in loops
-        ):
+        if reuse and not any(_read_again(read, loops) for read, loops in zip(reads, inner, strict=True)):
             raise Unsupported("every element of its tile is used once")
         dtype = element_of(array.dtype)
         if target.staging_widens and dtype.is_half:
@@ -174,9 +173,11 @@ def _stage_at(
         if any(_shape_of(buffer) != _shape_of(first) for buffer in buffers):
             raise Unsupported(f"reads of '{name}' differ in more than their loops", reads[1].load.loc)
         size = _bytes(first, dtype)
-        if size is not None and size + _staged_bytes(kernel, target) > target.staging_bytes:
+        taken = _staged_bytes(kernel, target)
+        if size is not None and size + taken > target.staging_bytes:
             room = f"{target.staging_bytes} bytes of {target.staging_space} memory"
-            raise Unsupported(f"its tile of {size} bytes does not fit the {room}")
+            beside = f", of which {taken} are staged already" if taken else ""
+            raise Unsupported(f"its tile of {size} bytes does not fit the {room}{beside}")
         if size is None and target.staging_space == "shared":
             raise Unsupported("its tile has no constant size")
         scope = {loop.var for loop in reads[0].loops[: reads[0].loops.index(place) + 1]}
@@ -237,8 +238,14 @@ def _threads_meet(kernel: Kernel, path: tuple[For, ...], place: For) -> None:
             raise Unsupported("its copy would stand under a condition", stmt.loc)
 
 
-def _moving(read: _Read) -> set[str]:
-    return {name for index in read.load.indices for name in variables(index)}
+def _read_again(read: _Read, inner: tuple[For, ...]) -> bool:
+    """Whether some loop inside reads the same element in each of its iterations, or windows overlap."""
+    counters = {loop.var for loop in inner}
+    if any(len(variables(index) & counters) > 1 for index in read.load.indices):
+        return True
+    moving = {name for index in read.load.indices for name in variables(index)}
+    moved = {(loop.source, loop.ordinal) for loop in read.loops if loop.var in moving}
+    return any((loop.source, loop.ordinal) not in moved for loop in inner)
 
 
 def _inner_loops(read: _Read, place: For) -> tuple[For, ...]:
@@ -312,9 +319,9 @@ def _buffer(
             tests.append(build.compare("<", value, Dim(array.name, place)))
     if not axes:
         raise Unsupported(f"'{array.name}' is read at one place")
-    if not halo:
-        # Lanes want their elements side by side, whatever loop comes inside them.
-        axes.sort(key=lambda axis: (read.loops[axis.position].var in lanes, axis.position))
+    # Lanes want their elements side by side, whatever loop comes inside them; else the loops' order counts, or
+    # where an axis belongs to several loops (a window) the array's own.
+    axes.sort(key=lambda axis: (bool(axis.sources & lanes), 0 if halo else axis.position))
     return _Buffer(tuple(axes), tuple(source), build.all_of(tests))
 
 
@@ -342,8 +349,9 @@ def _panels(
         fill = For(counter, base, build.add(base, total), build.const(step), (), source="", loc=last.loc)
         whole_tile = build.const(-(-total // step))
         index = build.floordiv(build.sub(last.counter, base), step)
-        return [_Axis(whole_tile, fill, index, read.loops.index(last))], True
+        return [_Axis(whole_tile, fill, index, read.loops.index(last), frozenset({last.source}))], True
     axes: list[_Axis] = []
+    own = frozenset({last.source})
     renamed: dict[str, Expr] = {}
     for place, loop in enumerate(pieces):
         counter = names.fresh(loop.var)
@@ -369,7 +377,8 @@ def _panels(
             extent = build.maximum(build.ceildiv(longest, stride), 0)
         fill = For(counter, start, stop, build.const(stride), (), source="", loc=loop.loc)
         position = read.loops.index(loop)
-        axes.append(_Axis(extent, fill, build.floordiv(build.sub(loop.counter, low), stride), position))
+        index = build.floordiv(build.sub(loop.counter, low), stride)
+        axes.append(_Axis(extent, fill, index, position, own if place == len(pieces) - 1 else frozenset()))
         renamed[loop.var] = Var(counter)
     return axes, exact or len(pieces) > 1
 
@@ -403,7 +412,8 @@ def _window(
     counter = names.fresh("x")
     extent = build.const(reach + 1)
     fill = For(counter, base, build.add(base, reach + 1), build.ONE, (), source="", loc=moving[0].loc)
-    return [_Axis(extent, fill, build.sub(index, base), place)], Var(counter)
+    moved_by = frozenset(loop.source for loop in moving)
+    return [_Axis(extent, fill, build.sub(index, base), place, moved_by)], Var(counter)
 
 
 # -------------------------------------------------------------------------------------------- the copy

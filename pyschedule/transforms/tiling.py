@@ -242,14 +242,14 @@ def _best(
             raise Unsupported(conflict)
         outcome.details.append("order: " + " ".join(directive.order))
         return new
-    hardware = bool(target.thread_mapping)
+    hardware, registers = bool(target.thread_mapping), directive.automatic
     first = next(place for place, loop in enumerate(band.loops) if loop.var in sizes)
     attempts: list[tuple[Band, Callable[[Band, Sizes], list[Piece]]]] = [
-        (band, lambda part, given: default_order(part, given, hardware))
+        (band, lambda part, given: default_order(part, given, hardware, registers_only=registers))
     ]
     if first:
         inner = bands.band_of(band.loops[first], band.loops[first:])
-        attempts.append((inner, lambda part, given: default_order(part, given, hardware)))
+        attempts.append((inner, lambda part, given: default_order(part, given, hardware, registers_only=registers)))
     reasons: list[str] = []
     for part, choose in attempts:
         pieces = choose(part, sizes)

@@ -78,7 +78,7 @@ def unroll(
     kernel = keep_rolled(kernel, rolled, records)
     for directive in directives:
         records.extend(_refusals_of_names(kernel, directive))
-        requests = _requests(kernel, directive, target)
+        requests = _requests(kernel, dependences.kernel, directive, target)
         done: list[tuple[str, int]] = []
         details: list[str] = []
         for request in reversed(requests):  # as written, the innermost stands last
@@ -138,8 +138,8 @@ def _refusals_of_names(kernel: Kernel, directive: Unroll) -> list[Record]:
     return [Record("Unroll", "Skipped", reason, (), directive.loc)]
 
 
-def _requests(kernel: Kernel, directive: Unroll, target: Target) -> list[_Request]:
-    """Which loops a directive means, in source order."""
+def _requests(kernel: Kernel, source: Kernel, directive: Unroll, target: Target) -> list[_Request]:
+    """Which loops a directive means, in source order; what a reduction runs over is told by the source."""
     pieces = innermost_pieces(kernel)
     if directive.loop is not None:
         spec = loop_names.parse(directive.loop)
@@ -149,7 +149,7 @@ def _requests(kernel: Kernel, directive: Unroll, target: Target) -> list[_Reques
             if spec is not None and spec.names(source, ordinal)
         ]
     if directive.factors:
-        outputs = output_loops(kernel)
+        outputs = output_loops(source)
         count = min(len(directive.factors), len(outputs))
         if not count:
             return []

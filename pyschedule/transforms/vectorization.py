@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from pyschedule.analysis import access as accesses
 from pyschedule.analysis.dependences import Dependences
+from pyschedule.analysis.induction import max_trip
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
 from pyschedule.ir.nodes import Assign, For, If, Kernel, Load, Ramp, Stmt, Store, Var
@@ -71,7 +72,7 @@ def vectorize(
             automatic = directive.loop is None and directive.width is None
             records.append(skipped("Vectorization", refusal.reason, directive.loc, refusal.place, silent=automatic))
             continue
-        kernel, record, counters = _apply(kernel, directive, choice, dependences)
+        kernel, record, counters = _apply(kernel, directive, choice, dependences, bool(target.thread_mapping))
         records.extend(record)
         done |= dict.fromkeys(counters, choice.width)
     if directives:
@@ -98,17 +99,35 @@ def innermost_pieces(kernel: Kernel) -> dict[tuple[str, int], list[For]]:
     return found
 
 
-def lanes_asked_for(kernel: Kernel, directives: Sequence[Vectorize], *, innermost: bool) -> frozenset[str]:
-    """The counters that directives name for lanes (or that the block form means): what staging lays out for."""
+def lanes_asked_for(
+    kernel: Kernel, directives: Sequence[Vectorize], target: Target, *, innermost: bool
+) -> dict[str, int]:
+    """The loops that directives name for lanes (or that the block form means), by the user's name, with the
+    width: what threads leave room for, and what staging lays out for."""
     pieces = innermost_pieces(kernel)
-    wanted: list[For] = []
+    wanted: dict[str, int] = {}
     for directive in directives:
         spec = None if directive.loop is None else loop_names.parse(directive.loop)
-        if spec is not None:
-            wanted += [loop for key, group in pieces.items() if spec.names(*key) for loop in group]
-        elif innermost and pieces:
-            wanted += list(pieces.values())[-1]
-    return frozenset(loop.var for loop in wanted)
+        groups = [group for key, group in pieces.items() if spec is not None and spec.names(*key)]
+        if spec is None and innermost and pieces:
+            groups = _from_innermost(list(pieces.values()), directive.width or 1)[:1]
+        for group in groups:
+            try:
+                wanted[group[0].source] = _width(kernel, group, directive, target)
+            except Unsupported:
+                continue
+    return wanted
+
+
+def _from_innermost(groups: list[list[For]], width: int) -> list[list[For]]:
+    """Loops from the innermost outwards; those that cannot fill the lanes come last."""
+    inwards = list(reversed(groups))
+
+    def short(group: list[For]) -> bool:
+        trips = [max_trip(loop) for loop in group]
+        return any(count is not None and count < width for count in trips)
+
+    return sorted(inwards, key=short)
 
 
 def _choose(
@@ -134,7 +153,11 @@ def _choose(
     groups = [group for group in pieces.values() if all(loop.mapping == "serial" for loop in group)]
     if not groups:
         raise Unsupported("no loop is left to run in lanes")
-    ranked = list(reversed(groups)) if innermost else sorted(groups, key=lambda group: _cost(kernel, group))
+    ranked = (
+        _from_innermost(groups, directive.width or 1)
+        if innermost
+        else sorted(groups, key=lambda group: _cost(kernel, group))
+    )
     refusals: list[str] = []
     for group in ranked:
         width = _width(kernel, group, directive, target)
@@ -256,7 +279,7 @@ def _refusal(kernel: Kernel, loops: Sequence[For], width: int, dependences: Depe
 
 
 def _apply(
-    kernel: Kernel, directive: Vectorize, choice: _Choice, dependences: Dependences
+    kernel: Kernel, directive: Vectorize, choice: _Choice, dependences: Dependences, each_step: bool
 ) -> tuple[Kernel, list[Record], list[str]]:
     """Vectorizes the loops of a choice, all together if that is legal, else those that may be."""
     records: list[Record] = []
@@ -279,7 +302,7 @@ def _apply(
         names = Names(kernel)
         try:
             kinds = _summary(kernel, [loop])
-            kernel, reduced = _vectorized(kernel, loop, choice.width, names)
+            kernel, reduced = _vectorized(kernel, loop, choice.width, names, each_step)
         except Unsupported as refusal:
             text = f"{summary}: {refusal.reason}"
             records.append(skipped("Vectorization", text, directive.loc, refusal.place or loop.loc))
@@ -287,16 +310,17 @@ def _apply(
         done.append(loop.var)
         if _has_origin(loop.body) and not choice.reasons:
             details.append(kinds)
-        details += [f"reduction into '{name}' reassociated: {choice.width} partial results" for name in reduced]
+        parts = f"{choice.width} elements a step" if each_step else f"{choice.width} partial results"
+        details += [f"reduction into '{name}' reassociated: {parts}" for name in reduced]
     if done:
         records.insert(0, Record("Vectorization", "Applied", summary, tuple(dict.fromkeys(details)), directive.loc))
     return kernel, records, done
 
 
-def _vectorized(kernel: Kernel, loop: For, width: int, names: Names) -> tuple[Kernel, list[str]]:
+def _vectorized(kernel: Kernel, loop: For, width: int, names: Names, each_step: bool) -> tuple[Kernel, list[str]]:
     if any(lanes_of(part.type) > 1 for part in expressions(loop.body)):
         raise Unsupported(f"what is in loop '{loop.source}' runs in lanes already", loop.loc)
-    plan = lanes.plan(loop, loop.body, width, arrays(kernel), names, kernel.strict_math)
+    plan = lanes.plan(loop, loop.body, width, arrays(kernel), names, kernel.strict_math, each_step)
     assigned = {stmt.target for stmt in walk(loop.body) if isinstance(stmt, Assign)}
     for name in sorted(plan.varying & assigned):
         if live_after(kernel.body, loop, name):
@@ -374,7 +398,7 @@ def _vectorize_copies(kernel: Kernel, target: Target) -> Kernel:
         if loop.mapping == "cooperative" and (form is None or not form.exact or form.size % width):
             continue  # what is left over would stand outside the loop that threads share
         try:
-            kernel, _ = _vectorized(kernel, loop, width, Names(kernel))
+            kernel, _ = _vectorized(kernel, loop, width, Names(kernel), False)
         except Unsupported:
             continue
     return kernel
