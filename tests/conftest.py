@@ -29,6 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--refresh-golden", action="store_true", help="write the golden files anew instead of comparing"
     )
+    parser.addoption(
+        "--random-schedules", type=int, default=6, metavar="N", help="random schedules a kernel, instead of 6"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
