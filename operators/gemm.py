@@ -14,13 +14,14 @@ from pyschedule import tile, unroll, vectorize
 @tile(
     i=(192, 6),
     j=(2048, 64),
-    k=384,
+    k=512,
     order="j.0 k.0 i.0 j.1 i.1 k.1 i.2 j.2",
     stage={"B": "k.0"},
     target="cpu",
 )
 @vectorize("j", width=16, target="cpu")
 @unroll("i", target="cpu")
+@unroll("k", 2, target="cpu")
 @tile(i=(128, 8), j=(128, 8), k=16, stage={"A": "k.0", "B": "k.0"}, target="cuda")
 @vectorize("j", width=4, target="cuda")
 @unroll("i", target="cuda")
@@ -39,13 +40,14 @@ def gemm_kernel(A, B, C):
 @tile(
     i=(192, 6),
     j=(2048, 32),
-    k=384,
+    k=512,
     order="j.0 k.0 i.0 j.1 i.1 k.1 i.2 j.2",
     stage={"B": "k.0"},
     target="cpu",
 )
 @vectorize("j", width=8, target="cpu")
 @unroll("i", target="cpu")
+@unroll("k", 2, target="cpu")
 @tile(i=(64, 4), j=(64, 4), k=16, stage={"A": "k.0", "B": "k.0"}, target="cuda")
 @vectorize("j", width=2, target="cuda")
 @unroll("i", target="cuda")
