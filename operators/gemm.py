@@ -17,6 +17,7 @@ from pyschedule import tile, unroll, vectorize
     k=512,
     order="j.0 k.0 i.0 j.1 i.1 k.1 i.2 j.2",
     stage={"B": "k.0"},
+    parallel="i.0",
     target="cpu",
 )
 @vectorize("j", width=16, target="cpu")
@@ -43,6 +44,7 @@ def gemm_kernel(A, B, C):
     k=512,
     order="j.0 k.0 i.0 j.1 i.1 k.1 i.2 j.2",
     stage={"B": "k.0"},
+    parallel="i.0",
     target="cpu",
 )
 @vectorize("j", width=8, target="cpu")

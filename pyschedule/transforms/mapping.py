@@ -42,7 +42,10 @@ def map_loops(
     dependences: Dependences,
     lanes: Mapping[str, int],
 ) -> tuple[Kernel, tuple[Record, ...], tuple[str, ...]]:
-    """Maps what may run in parallel; `lanes` has the width asked for, by the user's names of loops.  Returns the kernel, refused requests, and lines for the log."""
+    """Maps what may run in parallel; `lanes` has the width asked for, by the user's names of loops.
+
+    Returns the kernel, refused requests, and lines for the log.
+    """
     refused: list[Record] = []
     notes: list[str] = []
     asked = [(directive, directive.parallel) for directive in directives if directive.parallel]

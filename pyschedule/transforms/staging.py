@@ -38,6 +38,7 @@ from pyschedule.ir.visitors import (
     bodies,
     children,
     local_arrays,
+    loops,
     rewrite,
     substitute_expr,
     variables,
@@ -438,8 +439,10 @@ def _with_copy(
     inside = build.both(guard, buffer.inside) if shared else buffer.inside
     value: Expr = load if inside == build.TRUE else Select(inside, load, _zero(load.dtype), element_of(load.dtype))
     copy: Body = (Store(tile.name, indices, value),)
+    # Where the loops inside run on the cores, so does the copy: its panels are apart from one another.
+    outermost = "parallel" if any(loop.mapping == "parallel" for loop in loops(body)) else "serial"
     for axis in reversed(buffer.axes):
-        mapping = "cooperative" if shared else "serial"
+        mapping = "cooperative" if shared else outermost if axis is buffer.axes[0] else "serial"
         copy = (dataclasses.replace(axis.loop, body=copy, source="", mapping=mapping),)
     # Barriers need every thread, so that there the guard is the value's.
     if shared and len(body) > 1 and isinstance(body[0], Alloc) and isinstance(body[1], Barrier):
