@@ -211,9 +211,11 @@ class Expressions(Integers):
 
     def _vector_select(self, expr: Select, lanes: int) -> Text:
         then, orelse = (self.lanes(arm, expr.dtype, lanes) for arm in (expr.then, expr.orelse))
-        return self._apply(
-            "vselect", SHORT[held(expr.dtype).name], self.lanes(expr.test, BOOL, lanes), then, orelse
-        )
+        kind = SHORT[held(expr.dtype).name]
+        if lanes_of(expr.test.type) == 1:
+            # One test for all lanes guards the loads of the arm that is not taken.
+            return Text(f"{then} if {self.value(expr.test, BOOL).operand} else {orelse}", kind)
+        return self._apply("vselect", kind, self.lanes(expr.test, BOOL, lanes), then, orelse)
 
     def _vector_cast(self, expr: Cast, lanes: int) -> Text:
         value = self.lanes(expr.operand, held(expr.dtype), lanes)

@@ -186,6 +186,8 @@ class _Translator:
             first, second = machine.within(yes, then), machine.within(no, orelse)
             if first.dtype != second.dtype:
                 raise LockstepError(f"line {node.lineno}: the arms are {first.dtype} and {second.dtype}")
+            if max(np.ndim(first), np.ndim(second)) > np.ndim(condition):  # one test for all lanes
+                condition = np.expand_dims(condition, -1)
             return np.where(condition, first, second)
 
         return evaluate
