@@ -8,14 +8,10 @@ extent by zero.  A bound found this way holds; that none is found proves nothing
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
 
 from pyschedule.analysis.affine import Affine, Term, affine, mentions
 from pyschedule.ir.build import constant
-from pyschedule.ir.nodes import BinOp, Call, Const, Dim, Expr, For, Select, UnaryOp, Var
-
-if TYPE_CHECKING:
-    import sympy
+from pyschedule.ir.nodes import BinOp, Call, Dim, Expr, For, Select
 
 _MINIMA = ("pmin", "minimum")
 _MAXIMA = ("pmax", "maximum")
@@ -24,46 +20,6 @@ _EFFORT = 400
 
 
 # ------------------------------------------------------------------------------------------- trip counts
-
-
-def trip_count(loop: For) -> sympy.Expr:
-    """The exact number of iterations: `Max(0, ceiling((stop - start) / step))`, whatever the step's sign.
-
-    Symbols are integers, extents nonnegative; variables keep their names, `A.shape[0]` is an extent's.
-    """
-    import sympy
-
-    start, stop, step = (symbolic(part) for part in (loop.start, loop.stop, loop.step))
-    return sympy.Max(sympy.Integer(0), sympy.ceiling((stop - start) / step))
-
-
-def symbolic(expr: Expr) -> sympy.Expr:
-    """An integer expression in sympy; what sympy has no word for is a symbol named by its text."""
-    import sympy
-
-    if isinstance(expr, Const):
-        return sympy.Integer(int(expr.value))
-    if isinstance(expr, Var):
-        return sympy.Symbol(expr.name, integer=True)
-    if isinstance(expr, Dim):
-        return sympy.Symbol(f"{expr.array}.shape[{expr.axis}]", integer=True, nonnegative=True)
-    if isinstance(expr, UnaryOp) and expr.op == "-":
-        return -symbolic(expr.operand)
-    if isinstance(expr, BinOp) and expr.op in _SYMBOLIC:
-        return _SYMBOLIC[expr.op](sympy, symbolic(expr.left), symbolic(expr.right))
-    if isinstance(expr, Call) and expr.function in (*_MINIMA, *_MAXIMA):
-        function = sympy.Min if expr.function in _MINIMA else sympy.Max
-        return function(*(symbolic(arg) for arg in expr.args))
-    return sympy.Symbol(repr(expr), integer=True)
-
-
-_SYMBOLIC: dict[str, Any] = {
-    "+": lambda _, left, right: left + right,
-    "-": lambda _, left, right: left - right,
-    "*": lambda _, left, right: left * right,
-    "//": lambda sympy, left, right: sympy.floor(left / right),
-    "%": lambda sympy, left, right: sympy.Mod(left, right),
-}
 
 
 def static_trip(loop: For) -> int | None:

@@ -27,6 +27,8 @@ from pyschedule.schedule.names import parse
 from pyschedule.schedule.targets import Target
 
 if TYPE_CHECKING:
+    import networkx
+
     from pyschedule.analysis.bounds import Precondition
     from pyschedule.codegen.cuda_program import CudaProgram
     from pyschedule.codegen.program import Program
@@ -146,6 +148,21 @@ class Lowering:
         if self.target.kind == "cuda":
             return self.cuda_program.source
         return self.cpu_program(parallel=self.runs_in_parallel).source
+
+    def graph(self, stage: str = "source") -> networkx.DiGraph[Any]:
+        """The loops and statements of a stage: what contains what, trip counts, and, for the source, the
+        dependences with their distances (see `ir.graph`)."""
+        from pyschedule.analysis.dependences import Dependences
+        from pyschedule.errors import Unsupported
+        from pyschedule.ir.graph import loop_graph
+
+        kernel = self.stages[stage]
+        if stage != "source":
+            return loop_graph(kernel)
+        try:
+            return loop_graph(kernel, Dependences(kernel).edges())
+        except Unsupported:  # no affine nest: the loops alone
+            return loop_graph(kernel)
 
     def cpu_program(self, *, parallel: bool, cache: bool = False) -> Program:
         from pyschedule.codegen import numba_cpu

@@ -12,10 +12,9 @@ from pyschedule.analysis.induction import (
     lower_bound,
     max_trip,
     static_trip,
-    symbolic,
-    trip_count,
     upper_bound,
 )
+from pyschedule.ir.algebra import to_sympy, trip_count
 from pyschedule.ir.build import const
 from pyschedule.ir.nodes import BinOp, Dim, Expr, For, Select, UnaryOp
 from pyschedule.ir.types import INT64
@@ -43,10 +42,10 @@ def test_trip_count_with_a_symbolic_step() -> None:
 
 
 def test_extents_are_nonnegative_symbols() -> None:
-    extent = symbolic(M)
+    extent = to_sympy(M)
     assert extent.name == "A.shape[0]" and extent.is_integer and extent.is_nonnegative
     assert trip_count(loop("i", 0, M)) == extent
-    assert symbolic(low(op("//", M, 4), op("%", M, 4))) == sympy.Min(sympy.floor(extent / 4), sympy.Mod(extent, 4))
+    assert to_sympy(low(op("//", M, 4), op("%", M, 4))) == sympy.Min(sympy.floor(extent / 4), sympy.Mod(extent, 4))
 
 
 @pytest.mark.parametrize(
