@@ -275,8 +275,11 @@ def _guarded_leaves(body: Body, thread: For, test: Expr) -> Body:
             if not finer:
                 stmt = dataclasses.replace(stmt, body=_guarded_leaves(stmt.body, thread, test))
             result.append(stmt)
-        elif isinstance(stmt, Alloc) or (isinstance(stmt, Assign) and _reads_nothing(stmt)):
-            result.append(stmt)  # harmless, and gives the scalar a value in every thread
+        elif isinstance(stmt, Alloc):
+            result.append(stmt)
         else:
+            if isinstance(stmt, Assign) and _reads_nothing(stmt):
+                # Harmless, and gives the scalar a value in every thread; but no iteration of the source.
+                result.append(dataclasses.replace(stmt, origin=None))
             result.extend(guarded((stmt,), test))
     return tuple(result)
