@@ -275,7 +275,7 @@ def _guarded_leaves(body: Body, thread: For, test: Expr) -> Body:
             if not finer:
                 stmt = dataclasses.replace(stmt, body=_guarded_leaves(stmt.body, thread, test))
             result.append(stmt)
-        elif isinstance(stmt, Alloc):
+        elif isinstance(stmt, Alloc) or (isinstance(stmt, Assign) and stmt.origin is None and _reads_nothing(stmt)):
             result.append(stmt)
         else:
             if isinstance(stmt, Assign) and _reads_nothing(stmt):
