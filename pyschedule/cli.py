@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from pyschedule.errors import ScheduleError
 from pyschedule.report.fairness import is_fair, run_fairly
 from pyschedule.report.progress import Progress
 
@@ -45,7 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command(options)
     except (RequestError, ValueError, TypeError) as error:
-        print(f"pyschedule {options.command}: error: {_one_line(str(error))}", file=sys.stderr)
+        text = _one_line(str(error))
+        if "missing " in text and "argument" in text:
+            text += '; give "float32[64,64]" for an array, or a number'
+        print(f"pyschedule {options.command}: error: {text}", file=sys.stderr)
         return 2
     return 0
 
@@ -77,9 +82,7 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="a kernel with less and less of its schedule, timed")
     _add_kernel(bench)
-    bench.add_argument(
-        "--rounds", type=_positive, default=20, help="calls of each variant (default: %(default)s)"
-    )
+    bench.add_argument("--rounds", type=_positive, default=20, help="calls of each variant (default: %(default)s)")
     bench.add_argument("--csv", type=Path, help="write the table to this file too")
     bench.set_defaults(run=_bench, fair=True)
 
@@ -122,15 +125,16 @@ def _inspect(options: argparse.Namespace) -> None:
 
     kernel = _kernel(options.kernel)
     arguments = [_argument(text) for text in options.specs]
+    target = options.target or ("cuda" if options.ptx or options.sass else None)
     progress = Progress()
     try:
         progress("lowering")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pyschedule.ScheduleWarning)  # the log says the same
             if not (options.source or options.asm or options.ptx or options.sass):
-                print(pyschedule.inspect_loop_transforms(kernel, *arguments, target=options.target))
+                print(pyschedule.inspect_loop_transforms(kernel, *arguments, target=target))
                 return
-            lowering = kernel.lower(*arguments, target=options.target)
+            lowering = kernel.lower(*arguments, target=target)
             if options.source:
                 print(lowering.source)
             else:
@@ -143,6 +147,8 @@ def _bench(options: argparse.Namespace) -> None:
     from pyschedule.report import perf_report
     from pyschedule.report.table import show
 
+    if options.csv is not None and (options.csv.is_dir() or not options.csv.parent.is_dir()):
+        raise RequestError(f"cannot write {options.csv}: give a file in a folder that exists")
     kernel = _kernel(options.kernel)
     arguments = [_data(_argument(text)) for text in options.specs]
     if hasattr(kernel, "plan"):  # an operator: its main kernel is what has a schedule
@@ -155,7 +161,12 @@ def _bench(options: argparse.Namespace) -> None:
         progress.close()
     print(show(frame))
     if options.csv is not None:
-        frame.to_csv(options.csv, index=False)
+        try:
+            frame.to_csv(options.csv, index=False)
+        except OSError as error:
+            raise RequestError(
+                f"cannot write {options.csv} ({error.strerror}); the table above is complete"
+            ) from None
 
 
 def _tune(options: argparse.Namespace) -> None:
@@ -185,25 +196,40 @@ def _kernel(text: str) -> Any:
     if kernel is None:
         raise RequestError(f"{module_name} has no {name!r}; name a function that carries the decorators")
     if not hasattr(kernel, "lower"):
-        raise RequestError(
-            f"{text} is no kernel; decorate the function with tile, vectorize or unroll"
-        )
+        raise RequestError(f"{text} is no kernel; decorate the function with tile, vectorize or unroll")
     return kernel
 
 
 def _module(name: str) -> Any:
     path = Path(name)
-    if path.suffix == ".py":
-        if not path.is_file():
-            raise RequestError(f"there is no file {name}; give the path of a Python file")
-        sys.path.insert(0, str(path.parent.resolve()))
-        name = path.stem
-    else:
-        sys.path.insert(0, str(Path.cwd()))
+    is_file = path.suffix == ".py"
+    if is_file and not path.is_file():
+        raise RequestError(f"there is no file {name}; give the path of a Python file")
+    sys.path.insert(0, str(path.parent.resolve() if is_file else Path.cwd()))
     try:
-        return importlib.import_module(name)
+        return _from_file(path) if is_file else importlib.import_module(name)
     except ImportError as error:
         raise RequestError(f"cannot import {name} ({error}); run from its folder, or give FILE.py:KERNEL") from None
+    except ScheduleError:
+        raise  # says where, and what to write instead
+    except Exception as error:
+        raise RequestError(f"{name} fails on import: {type(error).__name__}: {error}; mend that first") from None
+
+
+def _from_file(path: Path) -> Any:
+    """The module of a file, even where another of its name (`operators`, `queue`) would be imported instead."""
+    name = path.stem
+    known = sys.modules.get(name)
+    if known is not None or name in sys.stdlib_module_names:
+        if Path(getattr(known, "__file__", None) or "").resolve() == path.resolve():
+            return known
+        name = f"{name}_file"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python module")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _argument(text: str) -> Any:

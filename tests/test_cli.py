@@ -38,6 +38,10 @@ def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "mine.py").write_text(KERNEL)
+    (tmp_path / "operators.py").write_text(KERNEL.replace("twice", "mine_too"))
+    (tmp_path / "broken.py").write_text("raise RuntimeError('boom\\nand more')\n")
+    (tmp_path / "unparsed.py").write_text("def f(:\n")
+    (tmp_path / "refused.py").write_text(KERNEL.replace("i=4", "z=4"))
     return tmp_path
 
 
@@ -63,6 +67,12 @@ def test_inspect_shows_the_generated_source(folder):
     assert "def " in result.stdout and "numba" in result.stdout
 
 
+def test_a_file_is_loaded_though_another_module_has_its_name(folder):
+    result = run("inspect", f"{folder}/operators.py:mine_too", "float32[10]", "float32[10]")
+    assert result.returncode == 0, result.stderr
+    assert "def mine_too" in result.stdout
+
+
 def test_inspect_of_an_operator_for_a_gpu_that_is_not_here():
     result = run("inspect", "gemm", "float32[256,256]", "float32[256,256]", "--target", "cuda:sm_90")
     assert result.returncode == 0, result.stderr
@@ -78,11 +88,15 @@ WRONG = [
     (["inspect", "absent.py:f"], "absent.py"),
     (["inspect", "mine:absent"], "absent"),
     (["inspect", "mine:plain"], "decorate"),
-    (["inspect", "mine:twice", "float32[10]"], "y"),
+    (["inspect", "broken:f"], "RuntimeError: boom and more"),
+    (["inspect", "unparsed.py:f"], "unparsed.py, line 1"),
+    (["inspect", "refused.py:twice"], "refused.py:4:2: tile: there is no loop 'z'"),
+    (["inspect", "mine:twice", "float32[10]"], "'y'; give"),
     (["inspect", "mine:twice", "float99[10]", "float32[10]"], "float99"),
     (["inspect", "mine:twice", "float32[10]", "float32[10]", "--target", "tpu"], "cpu"),
     (["demo", "--size", "0"], "positive"),
     (["bench", "mine:twice", "float32[10]", "float32[10]", "--rounds", "many"], "positive"),
+    (["bench", "mine:twice", "float32[10]", "float32[10]", "--csv", "absent/t.csv"], "folder"),
     (["tune", "mine:twice"], "bench"),
 ]
 
@@ -117,6 +131,6 @@ def test_doctor_finds_this_machine():
 def test_demo_at_a_small_size():
     result = run("demo", "--size", "96")
     assert result.returncode == 0, result.stderr
-    assert "[Transform Log]\n- Applied Tiling: i=(192, 6), j=(2048, 64), k=384" in result.stdout
+    assert "[Transform Log]\n- Applied Tiling: i=(192, 6), j=(2048, 64), k=" in result.stdout
     for variant in ("naive", "+tiling", "+tiling+vectorization", "+tiling+vectorization+unroll", "numpy"):
         assert f" {variant} " in result.stdout
