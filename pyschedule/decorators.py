@@ -79,7 +79,7 @@ def tile(
             return _decorator(form)
         plain = _tile(sizes, order, stage, parallel, common, loc)
         return _decorator(form, plain)
-    if not sizes and order is None and stage is None and parallel is None:
+    if not sizes and order is None and not stage and parallel is None:
         raise ScheduleError(
             "tile needs at least one loop with its sizes, as in tile(i=64), an order, a stage or a parallel loop",
             loc,
@@ -222,9 +222,12 @@ def _tile(
 ) -> Tile:
     if parallel is not None and not isinstance(parallel, str):
         raise ScheduleError(f"tile: parallel must name one loop or piece, not {parallel!r}", loc)
+    pieces = words(order, "tile: order", loc)
+    if order is not None and not pieces:
+        raise ScheduleError(f"tile: order={order!r} lists no loop", loc)
     return Tile(
         sizes=tuple((name, sizes_of(value, f"tile: the size of {name!r}", loc)) for name, value in sizes.items()),
-        order=words(order, "tile: order", loc),
+        order=pieces,
         stage=pairs(stage, "tile: stage", loc),
         parallel=parallel,
         **common,

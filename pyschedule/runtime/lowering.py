@@ -56,7 +56,10 @@ class Definition:
         resolve.check(self.schedule, parsed.name, parsed.loops, nests, names, kind, block_sizes)
 
     def ordered(self, kind: str) -> Schedule:
-        """The directives for a target, by the loops they name: the order of decorators has no meaning."""
+        """The directives for a target, by the loops they name: the order of decorators has no meaning.
+
+        Those that choose their loops come last, when what is asked for by name is done.
+        """
         places = {(loop.name, loop.ordinal): place for place, loop in enumerate(self.parsed.loops)}
 
         def place(directive: Directive) -> int:
@@ -64,7 +67,7 @@ class Definition:
             loops += [getattr(directive, "loop", None) or ""]
             specs = [spec for loop in loops if (spec := parse(loop)) is not None]
             found = [where for loop, where in places.items() if any(spec.names(*loop) for spec in specs)]
-            return min(found, default=-1)
+            return min(found, default=len(places))
 
         return Schedule(tuple(sorted(self.schedule.for_target(kind).directives, key=place)))
 
@@ -244,7 +247,7 @@ def lower(definition: Definition, signature: Signature, target: Target) -> Lower
         definition.check(target.kind, built.tile_sizes)
         schedule = _with_block_tiles(form, schedule, built.tile_sizes)
     lowered = pipeline.lower(kernel, schedule, target)
-    records = (*lowered.records, *_notices(built.notices))
+    records = (*lowered.records, *_other_dtypes(kernel, schedule), *_notices(built.notices))
     logger.info("%s: lowered for %s in %.0f ms", parsed.name, target, (time.perf_counter() - began) * 1e3)
     for record in records:
         logger.debug("%s: %s", parsed.name, record)
@@ -265,6 +268,21 @@ def _with_block_tiles(
         return Schedule(others)
     tiles = Tile(sizes=tile_sizes, display=display, automatic=True, loc=form.loc, strict=form.strict)
     return Schedule((*others, tiles))
+
+
+def _other_dtypes(kernel: Kernel, schedule: Schedule) -> tuple[Record, ...]:
+    """A `dtype` that no array has: lanes hold what the arrays do, and this is said rather than ignored."""
+    held = {element_of(array.dtype).name: None for array in kernel.array_params}
+    return tuple(
+        Record(
+            "Vectorization",
+            "Skipped",
+            f"dtype={item.dtype}: lanes hold the arrays' elements, which are {', '.join(held) or 'none'}",
+            loc=item.loc,
+        )
+        for item in schedule.of(Vectorize)
+        if item.dtype is not None and item.dtype not in held
+    )
 
 
 def _notices(notices: tuple[Any, ...]) -> tuple[Record, ...]:

@@ -57,7 +57,8 @@ def _text(record: Record) -> str:
     text = record.summary if record.transform == FRONTEND else f"Skipped {record.transform}: {record.summary}"
     if record.statement is not None and str(record.statement) not in text:
         text += f" (in the way: {_short(record.statement, record.loc)})"
-    details = [detail for detail in record.details if detail.strip()]
+    said = ("", f"at {record.statement}")
+    details = [detail for detail in record.details if detail.strip() not in said]
     return "\n    ".join([text, *details])
 
 
