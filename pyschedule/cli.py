@@ -151,9 +151,6 @@ def _bench(options: argparse.Namespace) -> None:
         raise RequestError(f"cannot write {options.csv}: give a file in a folder that exists")
     kernel = _kernel(options.kernel)
     arguments = [_data(_argument(text)) for text in options.specs]
-    if hasattr(kernel, "plan"):  # an operator: its main kernel is what has a schedule
-        main = kernel.plan(*arguments).main
-        kernel, arguments = main.kernel, list(main.arguments)
     progress = Progress()
     try:
         frame = perf_report(kernel, *arguments, rounds=options.rounds, progress=progress)

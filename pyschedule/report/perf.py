@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyschedule.errors import InternalError
 from pyschedule.ir import visitors
 from pyschedule.ir.nodes import Kernel
+from pyschedule.ir.signature import Shaped
 from pyschedule.report.counting import Work, count
 from pyschedule.report.device import on_device, synchronize, to_host
 from pyschedule.report.measure import interleaved
@@ -44,7 +45,8 @@ _TOLERANCE: Final = {"float64": 1e-11, "float32": 1e-4, "float16": 1e-2, "bfloat
 
 @dataclass(frozen=True)
 class Case:
-    """One row group of a report: a kernel on some arguments.
+    """One row group of a report: a kernel on some arguments; or an operator, which stands for the kernel that
+    does its work for these arguments, on what that kernel gets.
 
     `peers` take the kernel's arguments and write, or return, what the kernel does.  `reference` does so with
     float64 copies of them; without it, the undecorated function does where the nest is small, else its
@@ -93,17 +95,39 @@ def perf_report(
     the same arguments: `time_s` is the median of at most `rounds` calls, or fewer once one variant has used
     `seconds`.  `gbytes_s` is compulsory traffic: each array once for reading, once for writing.  `pct_peak`
     and `pct_bandwidth` are against what the cores in use were measured to do; NaN where that is not known.
+
+    `TypeError` for what is no kernel and for arguments without data, `ValueError` for rounds that are none.
     """
     import pandas
 
+    if not isinstance(rounds, int) or rounds < 1:
+        raise ValueError(f"perf_report: rounds must be a positive integer, not {rounds!r}")
     if isinstance(kernel, (list, tuple)):
         if arguments or not all(isinstance(case, Case) for case in kernel):
             raise TypeError("perf_report: give a kernel and its arguments, or one list of Case")
         cases = list(kernel)
     else:
         cases = [Case(kernel, arguments, operator, shape, peers or {}, reference, flops, bytes_moved)]
+    cases = [_checked(case) for case in cases]
     rows = itertools.chain.from_iterable(_rows(case, rounds, seconds, progress) for case in cases)
     return pandas.DataFrame(list(rows), columns=list(COLUMNS))
+
+
+def _checked(case: Case) -> Case:
+    """The case of a kernel with data; raises `TypeError` where it is none."""
+    kernel = case.kernel
+    if not callable(getattr(kernel, "lower", None)):
+        kind = type(kernel).__name__
+        raise TypeError(f"perf_report needs a kernel (or an operator) and its arguments, not {kernel!r} ({kind})")
+    for number, argument in enumerate(case.arguments, 1):
+        if isinstance(argument, Shaped):
+            raise TypeError(f"perf_report: argument {number} is a spec, which has no data to compute with")
+    plan = getattr(kernel, "plan", None)
+    if plan is None:
+        return case
+    main = plan(*case.arguments).main
+    name = case.operator or getattr(kernel, "__name__", "")
+    return replace(case, kernel=main.kernel, arguments=tuple(main.arguments), operator=name)
 
 
 def _rows(case: Case, rounds: int, seconds: float, progress: Callable[[str], None]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pyschedule
-from pyschedule import tile, unroll, vectorize
+from pyschedule import spec, tile, unroll, vectorize
 from pyschedule.report import Case, perf_report
 from pyschedule.report.counting import count
 from pyschedule.report.measure import interleaved
@@ -149,3 +149,26 @@ def test_timing_is_interleaved_and_prepared():
     calls.clear()
     interleaved(runs, lambda: None, rounds=9, seconds=-1, progress=silent)
     assert calls == ["a", "b"]
+
+
+def test_an_operator_stands_for_the_kernel_that_does_its_work():
+    from operators import gemm
+
+    a, b = np.ones((9, 7), np.float32), np.ones((7, 5), np.float32)
+    frame = perf_report(gemm, a, b, rounds=2)
+    assert set(frame["operator"]) == {"gemm"}
+    assert frame["variant"][0] == "naive" and frame["variant"].iloc[-1] == "+tiling+vectorization+unroll"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arguments", "rounds", "error", "message"),
+    [
+        (lambda x: x, (np.ones(3),), 2, TypeError, "needs a kernel"),
+        (lower_triangle, (spec("float64[3,3]"), spec("float64[3,3]")), 2, TypeError, "argument 1 is a spec"),
+        (lower_triangle, (np.ones((3, 3)), np.ones((3, 3))), 0, ValueError, "rounds must be a positive"),
+        (lower_triangle, (np.ones((3, 3)),), 2, TypeError, "missing a required argument"),
+    ],
+)
+def test_a_wrong_report_is_refused_before_anything_is_timed(kernel, arguments, rounds, error, message):
+    with pytest.raises(error, match=message):
+        perf_report(kernel, *arguments, rounds=rounds)
