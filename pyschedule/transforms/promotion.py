@@ -9,17 +9,18 @@ Before:
 After:
 
     C_acc = register float32[6]
-    for i in range(i_1, i_1 + 6): C_acc[i - i_1] = C[i] if i < M else 0
+    for i in range(i_1, i_1 + 6): C_acc[i - i_1] = C[i] if 0 < K and i < M else 0
     for k in range(K):
         for i in range(i_1, i_1 + 6):
             if i < M: C_acc[i - i_1] += A[i, k]
     for i in range(i_1, i_1 + 6):
-        if i < M: C[i] = C_acc[i - i_1]
+        if 0 < K and i < M: C[i] = C_acc[i - i_1]
 
 The region is the outermost body in which every access to the array has the same form: an affine index of tile
 loops of constant size, and of nothing else that changes inside.  Arrays have distinct names and do not overlap
-(the runtime checks), so no other access can mean the same element.  A half array's accumulator is a float32,
-rounded once by the store.  (Scalar replacement: S. Carr, K. Kennedy, *Scalar Replacement in the Presence of
+(the runtime checks), so no other access can mean the same element.  What the loop would not touch is left alone
+(`reach`): with `K` none above, `C` is neither read nor written.  A half array's accumulator is a float32, rounded
+once by the store.  (Scalar replacement: S. Carr, K. Kennedy, *Scalar Replacement in the Presence of
 Conditional Control Flow*, Software: Practice and Experience, 1994.)
 """
 
@@ -34,6 +35,8 @@ from pyschedule.ir.nodes import (
     Alloc,
     Array,
     Assign,
+    BinOp,
+    BoolOp,
     Compare,
     Const,
     Expr,
@@ -51,7 +54,6 @@ from pyschedule.ir.nodes import (
 from pyschedule.ir.types import Scalar, element_of
 from pyschedule.ir.visitors import (
     arrays,
-    bodies,
     children,
     contains,
     counters,
@@ -65,27 +67,20 @@ from pyschedule.ir.visitors import (
     written_variables,
 )
 from pyschedule.schedule.targets import Target
+from pyschedule.transforms import reach
 from pyschedule.transforms.nest import (
     Body,
     Names,
     TileForm,
     before,
-    conjuncts,
     guarded,
     map_bodies,
     tile_form,
     with_body,
 )
+from pyschedule.transforms.reach import Site
 
-
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """One load or store of the array, and the loops of the region around it."""
-
-    indices: tuple[Expr, ...]
-    loops: tuple[For | While, ...]
-    guards: tuple[Expr, ...]  # the tail guards around it
-    dtype: Scalar | None  # of a load
+Loops = tuple[For | While, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +91,8 @@ class _Plan:
     loops: tuple[For, ...]  # of one access, in the order of `forms`
     indices: tuple[Expr, ...]
     members: frozenset[str]  # counters of all tile loops, in all accesses
-    guard: Expr  # the tail guards that hold for the whole region and stand around every access
+    guard: Expr  # when an element is touched: tail guards, and tests of `$n`
+    reached: Expr  # when any element is
 
 
 def promote(kernel: Kernel, target: Target, only: frozenset[str] | None = None) -> tuple[Kernel, tuple[str, ...]]:
@@ -111,13 +107,13 @@ def promote(kernel: Kernel, target: Target, only: frozenset[str] | None = None) 
     return with_body(kernel, body), tuple(notes)
 
 
-def _promote(body: Body, array: Array, target: Target, names: Names, notes: list[str]) -> Body:
+def _promote(body: Body, array: Array, target: Target, names: Names, notes: list[str], around: Loops = ()) -> Body:
     if not _touches(body, array.name):
         return body
     declared_deeper = any(
         isinstance(stmt, Alloc) and stmt.array.name == array.name and stmt not in body for stmt in walk(body)
     )
-    plan = None if declared_deeper else _plan(body, array)
+    plan = None if declared_deeper else _plan(body, array, around)
     if plan is not None:
         dtype = _compute_type(body, array)
         size = dtype.bytes * math.prod(form.size for form in plan.forms)
@@ -126,7 +122,7 @@ def _promote(body: Body, array: Array, target: Target, names: Names, notes: list
             notes.append(f"{array.name}: {extents} {dtype} kept in registers")
             return _rewritten(body, array, dtype, plan, names)
         inside: list[str] = []
-        new = _in_bodies(body, array, target, names, inside)
+        new = _in_bodies(body, array, target, names, inside, around)
         if new is not body:
             notes.extend(inside)
             return new
@@ -135,11 +131,15 @@ def _promote(body: Body, array: Array, target: Target, names: Names, notes: list
             f"{target.register_bytes} of its {size} bytes"
         )
         return body
-    return _in_bodies(body, array, target, names, notes)
+    return _in_bodies(body, array, target, names, notes, around)
 
 
-def _in_bodies(body: Body, array: Array, target: Target, names: Names, notes: list[str]) -> Body:
-    new = tuple(map_bodies(stmt, lambda part: _promote(part, array, target, names, notes)) for stmt in body)
+def _in_bodies(body: Body, array: Array, target: Target, names: Names, notes: list[str], around: Loops) -> Body:
+    def inside(stmt: Stmt) -> Stmt:
+        loops = (*around, stmt) if isinstance(stmt, (For, While)) else around
+        return map_bodies(stmt, lambda part: _promote(part, array, target, names, notes, loops))
+
+    new = tuple(map(inside, body))
     return new if any(one is not other for one, other in zip(new, body, strict=True)) else body
 
 
@@ -151,77 +151,133 @@ def _touches(body: Body, name: str) -> bool:
     )
 
 
-def _accesses(
-    body: Body, name: str, loops: tuple[For | While, ...] = (), guards: tuple[Expr, ...] = ()
-) -> list[_Access]:
-    found: list[_Access] = []
-    for stmt in body:
-        for top in children(stmt):
-            for part in walk_expr(top):
-                if isinstance(part, Load) and part.array == name:
-                    found.append(_Access(part.indices, loops, guards, element_of(part.dtype)))
-        if isinstance(stmt, Store) and stmt.array == name:
-            found.append(_Access(stmt.indices, loops, guards, None))
-        around = (*loops, stmt) if isinstance(stmt, (For, While)) else loops
-        tests = (*guards, *conjuncts(stmt.test)) if isinstance(stmt, If) and stmt.tail else guards
-        for inner in bodies(stmt):
-            found.extend(_accesses(inner, name, around, tests))
-    return found
-
-
 def _compute_type(body: Body, array: Array) -> Scalar:
-    loads = (access.dtype for access in _accesses(body, array.name) if access.dtype is not None)
+    found = (site.access for site in reach.sites(body, array.name))
+    loads = (element_of(access.dtype) for access in found if isinstance(access, Load))
     stored = element_of(array.dtype)
     return next(loads, Scalar("float32") if stored.is_half else stored)
 
 
-def _plan(body: Body, array: Array) -> _Plan | None:
+def _plan(body: Body, array: Array, around: Loops) -> _Plan | None:
     """How the array is accessed in the region, if all accesses agree and a loop accumulates."""
     if contains(body, Return):
         return None
     changing = written_variables(body)
     inner = counters(body)
     keys: list[tuple[tuple[Expr, ...], tuple[TileForm, ...]]] = []
-    members: set[str] = set()
-    first: tuple[For, ...] | None = None
+    tiles: list[tuple[For, ...]] = []
     accumulates = False
-    accesses = _accesses(body, array.name)
-    for access in accesses:
+    found = reach.sites(body, array.name)
+    for site in found:
         used: list[For] = []
         indices: list[Expr] = []
-        for index in access.indices:
+        for index in site.access.indices:
             names = variables(index)
-            if names & changing:
+            if names & changing or written_arrays(body) & {
+                part.array for part in walk_expr(index) if isinstance(part, Load)
+            }:
                 return None
-            moving = [loop for loop in access.loops if isinstance(loop, For) and loop.var in names]
+            moving = [loop for loop in site.loops if isinstance(loop, For) and loop.var in names]
             if len(moving) > 1 or any(loop in used for loop in moving):
                 return None
             if moving:
                 index = substitute_expr(index, {moving[0].var: Var(f"${len(used)}")})
                 used.append(moving[0])
             indices.append(index)
-        forms = [_form(loop, access.guards) for loop in used]
-        found = [form for form in forms if form is not None]
-        if len(found) != len(forms) or any(
-            variables(part) & (inner | changing) for form in found for part in (form.low, form.end)
+        forms = [_form(loop, site.guards) for loop in used]
+        known = [form for form in forms if form is not None]
+        if len(known) != len(forms) or any(
+            variables(part) & (inner | changing) for form in known for part in (form.low, form.end)
         ):
             return None
-        if any(isinstance(loop, For) and loop.mapping != "serial" for loop in access.loops):
+        if any(isinstance(loop, For) and loop.mapping != "serial" for loop in site.loops):
             return None
-        accumulates = accumulates or len(access.loops) > len(used)
-        keys.append((tuple(indices), tuple(found)))
-        members |= {loop.var for loop in used}
-        first = first if first is not None else tuple(used)
-    if first is None or not accumulates or any(key != keys[0] for key in keys):
+        accumulates = accumulates or len(site.loops) > len(used)
+        keys.append((tuple(indices), tuple(known)))
+        tiles.append(tuple(used))
+    if not accumulates or any(key != keys[0] for key in keys):
         return None
-    if not all(_unit(index) for index in keys[0][0]):
+    indices_, forms_ = keys[0]
+    if not all(_unit(index) for index in indices_):
         return None
-    common = [
-        test
-        for test in dict.fromkeys(accesses[0].guards)
-        if not variables(test) & (inner | changing) and all(test in access.guards for access in accesses)
+    tests = _touched(found, tiles, indices_, array, body, around)
+    if tests is None:
+        return None
+    for form, name in zip(forms_, _places(forms_), strict=True):
+        tests = [test for test in tests if test != before(name, form.end, form.step)]
+    tails = {test for site in found for test in site.guards}
+    each = [test for test in tests if test in tails or any(name.startswith("$") for name in variables(test))]
+    members = frozenset(loop.var for used in tiles for loop in used)
+    whole = build.all_of([test for test in tests if test not in each])
+    return _Plan(forms_, tiles[0], indices_, members, build.all_of(each), whole)
+
+
+def _places(forms: tuple[TileForm, ...]) -> list[Var]:
+    """What stands for the counter of each tile loop."""
+    return [Var(f"${place}") for place in range(len(forms))]
+
+
+def _touched(
+    found: list[Site],
+    tiles: list[tuple[For, ...]],
+    indices: tuple[Expr, ...],
+    array: Array,
+    body: Body,
+    around: Loops,
+) -> list[Expr] | None:
+    """Tests that hold exactly (or, where that is safe, at least) for the elements that some access touches.
+
+    `None` where there are no such tests.
+    """
+    options: list[tuple[frozenset[Expr], list[Expr], bool]] = []
+    loops = tuple(loop for loop in around if isinstance(loop, For))
+    for site, used in zip(found, tiles, strict=True):
+        renamed = {loop.var: Var(f"${place}") for place, loop in enumerate(used)}
+        one = reach.reach(site, renamed, counters(body), written_variables(body), loops)
+        tests = list(one.tests)
+        safe = one.certain
+        if not one.certain:
+            # An element may then be copied out and back that the source leaves alone: it has to exist, ...
+            tests += [test for test in reach.exists(indices, array.shape) if test not in tests]
+            safe = all(reach.harmless(index) for index in indices)
+            # ... and, where an analysis of the source may have counted on that, to be this iteration's alone.
+            safe = safe and (not one.loose or _apart(indices, used, around))
+        options.append((frozenset(tests), tests, safe))
+    least = [
+        option
+        for place, option in enumerate(options)
+        if not any(
+            other[2] and (other[0] < option[0] or (other[0] == option[0] and earlier < place))
+            for earlier, other in enumerate(options)
+            if other is not option
+        )
     ]
-    return _Plan(keys[0][1], first, keys[0][0], frozenset(members), build.all_of(common))
+    if not all(safe for _, _, safe in least):
+        return None
+    common = [test for test in least[0][1] if all(test in tests for tests, _, _ in least)]
+    rest = [build.all_of([test for test in tests if test not in common]) for _, tests, _ in least]
+    if build.TRUE in rest:
+        return common
+    either = rest[0]
+    for test in rest[1:]:
+        either = BoolOp("or", either, test)
+    return [*common, either]
+
+
+def _apart(indices: tuple[Expr, ...], used: tuple[For, ...], around: Loops) -> bool:
+    """Whether no two iterations of the loops around, and of the tile, mean one element: each is an index."""
+    plain = {part.name for index in indices for part in [_counter_of(index)] if part is not None}
+    fixed = [loop for loop in around if isinstance(loop, For) and loop.source and loop.var in plain]
+    keys = {(loop.source, loop.ordinal) for loop in fixed}
+    keys |= {(loop.source, loop.ordinal) for place, loop in enumerate(used) if f"${place}" in plain}
+    return all(isinstance(loop, For) and (loop.source, loop.ordinal) in keys for loop in around)
+
+
+def _counter_of(index: Expr) -> Var | None:
+    """The variable of an index that is one, or one and a constant."""
+    if isinstance(index, BinOp) and index.op in ("+", "-") and build.constant(index.right) is not None:
+        index = index.left
+    return index if isinstance(index, Var) else None
 
 
 def _form(loop: For, guards: tuple[Expr, ...]) -> TileForm | None:
@@ -290,7 +346,7 @@ def _transfer(array: Array, accumulator: str, dtype: Scalar, plan: _Plan, names:
     indices = tuple(substitute_expr(index, values) for index in plan.indices)
     element = _element(accumulator, dtype, plan, values)
     inside = build.all_of(
-        [plan.guard]
+        [substitute_expr(plan.guard, values)]
         + [
             before(Var(name), form.end, form.step)
             for name, form in zip(fresh, plan.forms, strict=True)
@@ -299,11 +355,12 @@ def _transfer(array: Array, accumulator: str, dtype: Scalar, plan: _Plan, names:
     )
     body: Body
     if store:
-        body = guarded((Store(array.name, indices, element),), inside)
+        body = guarded(guarded((Store(array.name, indices, element),), inside), plan.reached)
     else:
         value: Expr = Load(array.name, indices, dtype)
-        if inside != build.TRUE:
-            value = Select(inside, value, Const(0.0 if dtype.is_float else 0, dtype), dtype)
+        for test in (inside, plan.reached):
+            if test != build.TRUE:
+                value = Select(test, value, Const(0.0 if dtype.is_float else 0, dtype), dtype)
         body = (_set(element, value),)
     for name, loop, form in reversed(list(zip(fresh, plan.loops, plan.forms, strict=True))):
         body = (_constant(dataclasses.replace(loop, var=name), form, body),)

@@ -311,9 +311,20 @@ def nested_guards(A, C):
     for i in range(A.shape[0]):
         for j in range(C.shape[1]):
             if i + j < C.shape[1] and i % 3 != 1:
-                if A[i, i + j] > 1:
-                    t = A[i, i + j] * 2
+                t = A[i, i + j] * 2
+                if t > 1:
                     C[i, j] += t
+
+
+@case("A:T[m,n] C:T[m,n]")
+def branches_in_place(A, C):
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            c = C[i, j]
+            if A[i, j] > 0.5:
+                C[i, j] = A[i, j] + 1
+            elif c < 0:
+                C[i, j] = c * 2
 
 
 @case("A:T[m,n] C:T[m,n]")
@@ -426,6 +437,65 @@ def banded(A, B):
 def offsets(A, B, n):
     for i in range(n, A.shape[0] + n):
         B[i - n] = A[i - n] + (i & 3)
+
+
+# ------------------------------------------------------------------- elements that are touched sometimes, or never
+
+
+@case("A:T[m,n] s:T[0 if m == 0 or n == 0 else 1]")
+def perhaps_no_element(A, s):
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            s[0] += A[i, j]
+
+
+@case("A:T[m,n] s:T[m]")
+def guarded_element(A, s):
+    for i in range(s.shape[0]):
+        for j in range(A.shape[1]):
+            if i > 0:
+                s[i - 1] += A[i, j]
+
+
+@case("A:T[m,n] s:T[m]")
+def element_that_may_not_exist(A, s):
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            if A[i, j] > 99:
+                s[i + 1] += A[i, j]
+
+
+@case("A:T[m,n] s:T[m]")
+def masked_elements(A, s):
+    for i in range(s.shape[0]):
+        for j in range(A.shape[1]):
+            if A[i, j] > 0:
+                s[i] += A[i, j]
+
+
+@case("A:T[m,n] s:T[n]")
+def triangle_of_elements(A, s):
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            if j > i or i % 2 == 1:
+                s[A.shape[1] - 1 - j] += A[i, j]
+
+
+@case("A:T[m,n] s:T[m]")
+def until_negative(A, s):
+    for i in range(s.shape[0]):
+        for j in range(A.shape[1]):
+            if A[i, j] < 0:
+                break
+            s[i] += A[i, j]
+
+
+@case("A:T[m] p#:int64[1] s:T[4]")
+def moving_place(A, p, s):
+    for i in range(A.shape[0]):
+        s[p[0]] += A[i]
+        if i == 3:
+            p[0] = 2
 
 
 # ---------------------------------------------------------------------------------- dependences between iterations
