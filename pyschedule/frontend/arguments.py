@@ -31,7 +31,7 @@ def bind(parsed: Parsed, signature: Signature, block: Block | None) -> tuple[Par
         if isinstance(spec, ScalarSpec):
             if name in parsed.arrays:
                 raise TypeError(f"argument '{name}' of {parsed.name}() must be an array, not a number")
-            params.append(Var(name, held(spec.type.name), parsed.loc))
+            params.append(Var(name, held(spec.type), parsed.loc))
         else:
             params.append(_array(parsed, name, spec, shapes.get(name)))
     return tuple(params)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from pyschedule.errors import ScheduleError
 from pyschedule.frontend.parser import Parsed
-from pyschedule.frontend.promotion import held, promote
+from pyschedule.frontend.promotion import promote_all
 from pyschedule.frontend.results import Check, Notice
 from pyschedule.frontend.spans import Axes, Axis, Group, Spans, group_loops, tile_size
 from pyschedule.frontend.surface import (
@@ -42,6 +42,7 @@ from pyschedule.frontend.surface import (
 from pyschedule.ir import build as ir
 from pyschedule.ir.nodes import Dim, Expr, Location, Stmt
 from pyschedule.ir.signature import ArraySpec, Signature
+from pyschedule.ir.types import Scalar
 from pyschedule.ir.visitors import Body, expressions, rewrite, walk
 
 
@@ -223,10 +224,7 @@ def _result_dtypes(parsed: Parsed, body: Body, signature: Signature) -> Iterator
 
 
 def _common(dtypes: list[str]) -> str:
-    result = held(dtypes[0])
-    for dtype in dtypes[1:]:
-        result = promote(result, held(dtype))
-    return result.name
+    return promote_all([Scalar(dtype) for dtype in dtypes]).name
 
 
 # ----------------------------------------------------------------------------------- tiles and notices

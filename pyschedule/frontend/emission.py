@@ -69,7 +69,7 @@ class Emitter(ValueReader):
         self._params = params
         for param, spec in zip(params, signature.arguments, strict=True):
             if isinstance(spec, ScalarSpec):
-                self.params[param.name] = held(spec.type.name) if spec.type.is_half else spec.type
+                self.params[param.name] = spec.type
         self._escaping = _escaping_loops(body, self._live)
         self._local_arrays = {stmt.name for stmt in walk(body) if isinstance(stmt, surface.NewArray)}
         gives = [stmt for stmt in walk(body) if isinstance(stmt, surface.Give)]
@@ -112,15 +112,15 @@ class Emitter(ValueReader):
             self._checks: list[Check] = []
             self.counters = {}
             self.arrays = {
-                param.name: ArrayInfo(param.name, _scalar(param), held(_scalar(param).name), param.shape)
+                param.name: ArrayInfo(param.name, _scalar(param), _scalar(param), param.shape)
                 for param in self._params
                 if isinstance(param, Array)
             }
             prelude: list[Stmt] = []
             for name in assigned_params:
-                value = coerce(Var(name, self.params[name].strong()), self.types[name])
-                prelude.append(Assign(self.locals[name], value, self.types[name].strong(), loc=self._parsed.loc))
-                self._known[name] = Var(name, self.params[name].strong())
+                value = coerce(Var(name, held(self.params[name])), self.types[name])
+                prelude.append(Assign(self.locals[name], value, held(self.types[name]), loc=self._parsed.loc))
+                self._known[name] = Var(name, held(self.params[name]))
             body = (*prelude, *self._emit(self._body))
             if before == (self.types, self._stored, self._results):
                 break
@@ -165,7 +165,7 @@ class Emitter(ValueReader):
         value, type_ = self.value(stmt.value)
         known = self.types.get(stmt.name)
         self.types[stmt.name] = type_ if known is None else promote(known, type_)
-        vtype = self.types[stmt.name].strong()
+        vtype = held(self.types[stmt.name])
         self._known.pop(stmt.name, None)
         if value.type == INT64 and self._is_settled(value):
             self._known[stmt.name] = value
@@ -213,14 +213,14 @@ class Emitter(ValueReader):
         """The dtype of the elements, and their type once loaded."""
         if stmt.name in self._dtypes:
             dtype = Scalar(self._dtypes[stmt.name])
-            return dtype, held(dtype.name)
+            return dtype, dtype
         if stmt.dtype.startswith(surface.OF_ARRAY):
             dtype = self.arrays[stmt.dtype[1:]].dtype
-            return dtype, held(dtype.name)
+            return dtype, dtype
         if stmt.dtype == surface.DEFAULT:
             return FLOAT64, FLOAT64
         if stmt.dtype not in (surface.JOINED, surface.OF_FILL):
-            return Scalar(stmt.dtype), held(stmt.dtype)
+            return Scalar(stmt.dtype), Scalar(stmt.dtype)
         if stmt.dtype == surface.OF_FILL and fill is not None:
             return fill.strong(), fill.strong()
         joined = self._stored.get(stmt.name)
@@ -229,7 +229,9 @@ class Emitter(ValueReader):
         if joined is None:
             joined = _first_store(self._body, stmt.name)
         self._stored[stmt.name] = joined
-        return joined.strong(), joined if stmt.dtype == surface.JOINED else joined.strong()
+        if stmt.dtype == surface.OF_FILL:
+            return joined.strong(), joined.strong()
+        return held(joined), joined
 
     def _output(self, array: Array, stmt: surface.NewArray) -> Array:
         for extent in array.shape:
@@ -315,7 +317,7 @@ class Emitter(ValueReader):
         if escapes:
             known = self.types.get(stmt.name)
             self.types[stmt.name] = WEAK_INT if known is None else promote(known, WEAK_INT)
-            type_ = self.types[stmt.name].strong()
+            type_ = held(self.types[stmt.name])
             first = Assign(self.locals[stmt.name], coerce(Var(var), type_), type_, loc=stmt.loc)
             body = (first, *self._inside(stmt.body, {stmt.name: None}))
         else:
@@ -365,7 +367,7 @@ class Emitter(ValueReader):
 
     def _counted(self, stmt: surface.Repeat, form: Counted) -> list[Stmt] | None:
         name = form.counter
-        if name in self.counters or self.types[name].strong() != INT64:
+        if name in self.counters or held(self.types[name]) != INT64:
             return None
         bound, bound_type = self.value(form.stop)
         if not bound_type.is_integer or bound_type.name == "uint64":

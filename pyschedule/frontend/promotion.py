@@ -12,10 +12,12 @@ _WEAK = {"b": WEAK_BOOL, "i": WEAK_INT, "f": WEAK_FLOAT}
 _RANK = {"b": 0, "i": 1, "u": 1, "f": 2}
 
 
-def held(dtype: str) -> Scalar:
-    """The type that an element of `dtype` has in arithmetic: halves are held as float32."""
-    scalar = Scalar(dtype)
-    return FLOAT32 if scalar.is_half else scalar
+def held(type_: Scalar) -> Scalar:
+    """The type in which a value is computed: strong, and float32 for a half.
+
+    A half keeps its own type up here, so that results have it, and what is returned is rounded to it, once.
+    """
+    return FLOAT32 if type_.is_half else type_.strong()
 
 
 @cache
@@ -34,7 +36,10 @@ def promote(left: Scalar, right: Scalar) -> Scalar:
         return INT64 if weak.kind == "i" else FLOAT64
     if left == right:
         return left
-    return Scalar(np.promote_types(left.name, right.name).name)
+    for half, other in ((left, right), (right, left)):
+        if half.is_half and not other.is_float and other.bytes == 1:
+            return half
+    return Scalar(np.promote_types(held(left).name, held(right).name).name)
 
 
 def promote_all(types: list[Scalar]) -> Scalar:
@@ -79,15 +84,17 @@ def comparison(left: Scalar, right: Scalar) -> Scalar:
     both = promote(left, right)
     if both.is_integer and both.bytes < 8 and left.weak != right.weak:
         return INT64
-    return both.strong()
+    return held(both)
 
 
 def of_math(home: str, both: Scalar) -> Scalar:
     """The type of a float function of arguments that promote to `both`.
 
-    `math` keeps a float32, and gives a Python float (weak) otherwise, as it does in Python; NumPy's twins keep
-    the float type and give a strong float64 for integers.
+    `math` computes in float32 for float32 and halves, and gives a Python float (weak) otherwise, as it does in
+    Python; NumPy's twins keep the float type, and for integers give the smallest float type that holds them all.
     """
     if home == "math":
-        return both if both == FLOAT32 else WEAK_FLOAT
-    return both.strong() if both.is_float else FLOAT64
+        return FLOAT32 if held(both) == FLOAT32 else WEAK_FLOAT
+    if both.is_float:
+        return both.strong()
+    return Scalar({1: "float16", 2: "float32"}.get(both.bytes, "float64"))

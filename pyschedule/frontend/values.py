@@ -11,7 +11,7 @@ import numpy as np
 
 from pyschedule.errors import FrontendError
 from pyschedule.frontend import surface
-from pyschedule.frontend.promotion import arithmetic, comparison, of_math, promote, promote_all
+from pyschedule.frontend.promotion import arithmetic, comparison, held, of_math, promote, promote_all
 from pyschedule.frontend.source import Source
 from pyschedule.ir import build
 from pyschedule.ir.functions import FUNCTIONS
@@ -58,7 +58,7 @@ class ArrayInfo:
 
 def coerce(expr: Expr, dtype: Scalar) -> Expr:
     """`expr` as `dtype`: a constant is converted here, anything else by a `Cast` where it has another type."""
-    dtype = dtype.strong()
+    dtype = held(dtype)
     if isinstance(expr, Const):
         if expr.dtype == dtype:
             return expr
@@ -70,8 +70,6 @@ def coerce(expr: Expr, dtype: Scalar) -> Expr:
 
 def _converted(value: bool | int | float, dtype: Scalar) -> Const | None:
     """The constant of `dtype` that a value converts to; `None` where the conversion is best left to run."""
-    if dtype.is_half:
-        return None
     if dtype.kind == "b":
         return Const(bool(value), dtype)
     if dtype.is_float:
@@ -135,7 +133,7 @@ class ValueReader:
         if expr.dtype is not None:
             scalar = Scalar(expr.dtype)
             if scalar.is_half:
-                return Cast(scalar, Const(float(expr.value), FLOAT32)), FLOAT32
+                return Cast(scalar, Const(float(expr.value), FLOAT32)), scalar
             return Const(expr.value, scalar), scalar
         if isinstance(expr.value, bool):
             return Const(expr.value, BOOL), WEAK_BOOL
@@ -153,9 +151,9 @@ class ValueReader:
             return (replace(counter, loc=expr.loc) if isinstance(counter, Var) else counter), WEAK_INT
         if name in self.locals:
             type_ = self.types[name]
-            return Var(self.locals[name], type_.strong(), expr.loc), type_
+            return Var(self.locals[name], held(type_), expr.loc), type_
         if name in self.params:
-            return Var(name, self.params[name].strong(), expr.loc), self.params[name]
+            return Var(name, held(self.params[name]), expr.loc), self.params[name]
         raise self.refusal(expr.loc, f"the array '{name}' is used as a number", f"one of its elements, '{name}[i]'")
 
     @value.register
@@ -173,7 +171,7 @@ class ValueReader:
     @value.register
     def _element(self, expr: surface.Element) -> Typed:
         info = self.arrays[expr.array]
-        return Load(info.name, self.indices(expr.indices), info.element.strong(), None, expr.loc), info.element
+        return Load(info.name, self.indices(expr.indices), held(info.element), None, expr.loc), info.element
 
     def indices(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple(self.integer(index, "an index") for index in indices)
@@ -199,7 +197,7 @@ class ValueReader:
             type_ = WEAK_FLOAT
         if type_.kind == "b" and op in ("+", "*"):
             return _logic("or" if op == "+" else "and", left, right), type_
-        dtype = type_.strong()
+        dtype = held(type_)
         left, right = self._operand(left, dtype, loc), self._operand(right, dtype, loc)
         if dtype == INT64 and op in _INDEX_ARITHMETIC:
             left, right = coerce(left, INT64), coerce(right, INT64)
@@ -265,7 +263,7 @@ class ValueReader:
         for part, type_ in reversed(parts[:-1]):
             value, test = coerce(part, both), _truth(part, type_)
             then, orelse = (value, result) if expr.op == "or" else (result, value)
-            result = Select(test, then, orelse, both.strong())
+            result = Select(test, then, orelse, held(both))
         return result, both
 
     @value.register
@@ -275,7 +273,7 @@ class ValueReader:
             return self.value(extreme)
         (then, then_type), (orelse, orelse_type) = self.value(expr.then), self.value(expr.orelse)
         both = promote(then_type, orelse_type)
-        return Select(self.truth(expr.test), coerce(then, both), coerce(orelse, both), both.strong()), both
+        return Select(self.truth(expr.test), coerce(then, both), coerce(orelse, both), held(both)), both
 
     def extreme(self, test: Expr, then: Expr, orelse: Expr) -> surface.Apply | None:
         """`then if test else orelse` as Python's `max(orelse, then)` or `min`, where `test` compares just
@@ -291,7 +289,7 @@ class ValueReader:
         both = promote(self.value(then)[1], self.value(orelse)[1])
         if both.kind == "b" or (len(test.op) == 2 and not both.is_integer):
             return None
-        if comparison(self.value(then)[1], self.value(orelse)[1]) != both.strong():
+        if comparison(self.value(then)[1], self.value(orelse)[1]) != held(both):
             return None
         return surface.Apply("pmax" if greater else "pmin", "python", (orelse, then), test.loc)
 
@@ -302,7 +300,7 @@ class ValueReader:
         operand, _ = self.value(expr.operand)
         scalar = Scalar(expr.dtype)
         if scalar.is_half:
-            return Cast(scalar, operand), FLOAT32
+            return Cast(scalar, operand), scalar
         return coerce(operand, scalar), _WEAK[expr.dtype] if expr.weak else scalar
 
     @value.register
@@ -318,7 +316,7 @@ class ValueReader:
         args = tuple(coerce(part, type_) for part, _ in parts)
         if function.result == "bool":
             return Call(expr.function, args, BOOL, expr.loc), WEAK_BOOL if expr.home == "math" else BOOL
-        return Call(expr.function, args, type_.strong(), expr.loc), type_
+        return Call(expr.function, args, held(type_), expr.loc), type_
 
     def _same_type(self, expr: surface.Apply, parts: list[Typed], both: Scalar) -> Typed:
         """`abs`, `min` and `max`: in the promoted type of the arguments."""
@@ -332,11 +330,11 @@ class ValueReader:
             op = "or" if expr.function in ("pmax", "maximum") else "and"
             return _logic(op, parts[0][0], parts[1][0]), both
         args = tuple(coerce(part, both) for part, _ in parts)
-        if both.strong() == INT64 and expr.function in ("pmin", "pmax"):
+        if held(both) == INT64 and expr.function in ("pmin", "pmax"):
             combine = build.minimum if expr.function == "pmin" else build.maximum
             result = combine(*args)
             return (replace(result, loc=expr.loc) if isinstance(result, Call) else result), both
-        return Call(expr.function, args, both.strong(), expr.loc), both
+        return Call(expr.function, args, held(both), expr.loc), both
 
 
 def _truth(value: Expr, type_: Scalar) -> Expr:
@@ -344,7 +342,7 @@ def _truth(value: Expr, type_: Scalar) -> Expr:
         return value
     if isinstance(value, Const):
         return Const(bool(value.value), BOOL)
-    dtype = type_.strong()
+    dtype = held(type_)
     zero = Const(0.0 if dtype.is_float else 0, dtype)
     return Compare("!=", value, zero, dtype, getattr(value, "loc", None))
 

@@ -71,6 +71,34 @@ def test_halves_load_as_float32_and_round_on_the_store() -> None:
     assert out[0] == 4096  # a float16 sum stops at 2048
 
 
+def test_results_of_halves_are_halves() -> None:
+    def f(x, y, z, half):
+        s = 0.0
+        for i in range(len(x)):
+            s += x[i] * y[i]
+        filled = np.full(2, x[0])
+        return s, x[0] + 1, max(x[0], y[0]), x[0] * z[0], half * 2, np.sqrt(x[0]), filled[0], x[0] / 3.0
+
+    x, z = np.array([0.1, 0.2, 0.3], np.float16), np.array([3, 4], np.int8)
+    results = built(f, x, x, z, np.float16(0.5)).kernel.scalar_results
+    assert [result.name for result in results] == ["float16"] * len(results)
+    assert types_of(f, x, x, z, np.float16(0.5)) == {"s": "float32"}
+    others = {"float32": "float32", "int16": "float32", "int64": "float64", "bool": "float16"}
+    for other, common in others.items():
+        assert built(f, x, x, z.astype(other), np.float16(1)).kernel.scalar_results[3].name == common
+
+
+def test_numpys_functions_of_small_integers_give_small_floats() -> None:
+    def f(x):
+        return np.sqrt(x[0]), math.sqrt(x[0])
+
+    for dtype, root in (("int8", "float16"), ("uint16", "float32"), ("int32", "float64"), ("bool", "float16")):
+        x = np.ones(1, dtype)
+        results = built(f, x).kernel.scalar_results
+        assert [result.name for result in results] == [root, "float64"]
+        assert f(x)[0].dtype == root
+
+
 def test_fixed_width_integers_wrap_and_python_integers_are_64_bits() -> None:
     def f(a, b, n):
         s = a[0]
