@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pyschedule.ir.arithmetic import numpy_dtype
-from pyschedule.ir.signature import ArgumentSpec, Signature
+from pyschedule.ir.signature import ArgumentSpec, Shaped, Signature
 from pyschedule.runtime import binding
 from pyschedule.runtime import signature as arguments
 from pyschedule.runtime.compiler import Entrance, usable_threads
@@ -97,9 +97,16 @@ class Dispatch:
     def convert(self, values: Values) -> Values:
         """The arguments as NumPy arrays and numbers; `TypeError` or `ValueError` naming the one that is not."""
         return tuple(
-            arguments.as_array(value, name) if name in self.parameters.arrays else arguments.as_scalar(value, name)
+            arguments.as_array(value, name) if self._takes_array(name, value) else arguments.as_scalar(value, name)
             for name, value in zip(self.parameters.names, values, strict=True)
         )
+
+    def _takes_array(self, name: str, value: Any) -> bool:
+        """Whether a parameter is one for arrays, or one that need not be a number and is given an array.
+
+        The front end knows which are never computed with, and refuses the others by name.
+        """
+        return name in self.parameters.arrays or _is_array(value)
 
     def _prepare(self, values: Values) -> Entrance:
         """What to do for arguments like these; raises before anything is written."""
@@ -210,7 +217,7 @@ class Dispatch:
         chosen = device_target() if on_gpu else targets.resolve(target)
         specs: list[ArgumentSpec] = []
         for name, value in zip(self.parameters.names, values, strict=True):
-            if name in self.parameters.arrays:
+            if self._takes_array(name, value):
                 fixed = self._definition.fixed_shape(name)
                 specs.append(arguments.lowering_spec(value, name, fixed, chosen))
             else:
@@ -226,9 +233,9 @@ def device_target() -> Target:
     return CoreDriver().target()
 
 
-def _is_unused_array(value: Any) -> bool:
-    """An array for a parameter that is not used as one: the front end says whether that will do."""
-    return isinstance(value, np.ndarray) and value.ndim > 0
+def _is_array(value: Any) -> bool:
+    """An array of one axis or more; an array of none will do as a number."""
+    return isinstance(value, (np.ndarray, Shaped)) and len(value.shape) > 0
 
 
 def _header(signature: inspect.Signature) -> str:

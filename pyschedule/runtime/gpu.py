@@ -47,7 +47,7 @@ class GpuCalls:
         scalars: dict[str, Any] = {}
         specs: list[ArgumentSpec] = []
         for name, value in zip(self._parameters.names, values, strict=True):
-            if name in self._parameters.arrays:
+            if name in self._parameters.arrays or arguments.is_cuda(value):  # some are only returned
                 arrays[name] = device_array(value, name)
                 fixed = self._definition.fixed_shape(name)
                 arguments.check_block_shape(name, fixed, arrays[name].shape)
