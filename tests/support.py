@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,10 @@ def _in_lockstep(kernel: Any, args: tuple[Any, ...]) -> Any:
     from pyschedule.codegen import numba_cuda
     from pyschedule.runtime import lockstep
 
-    lowering = kernel.lower(*args, target="cuda:sm_80")
+    bound = inspect.signature(kernel.python).bind(*args)
+    bound.apply_defaults()
+    args = tuple(bound.arguments.values())
+    lowering = kernel.lower(*bound.args, **bound.kwargs, target="cuda:sm_80")
     scheduled = lowering.kernel
     given = iter(args)
     values = {param.name: next(given) for param in scheduled.params if param.name not in scheduled.outputs}

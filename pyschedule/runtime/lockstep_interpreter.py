@@ -114,7 +114,7 @@ class _Translator:
         if isinstance(value, bool):
             value = np.bool_(value)
         elif isinstance(value, int):
-            value = np.int64(value)
+            value = np.int64(value) if value < 2**63 else np.uint64(value)
         elif isinstance(value, float):
             value = np.float64(value)
         return lambda machine: value
@@ -143,6 +143,9 @@ class _Translator:
         return lambda machine: apply(left(machine), right(machine))
 
     def _expr_unaryop(self, node: ast.UnaryOp) -> Evaluate:
+        if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+            number: Any = node.operand.value
+            return self._expr_constant(ast.Constant(-number))  # one literal, as Python folds it
         operand = self.expression(node.operand)
         if isinstance(node.op, ast.Not):
             return lambda machine: np.logical_not(operand(machine))

@@ -221,7 +221,7 @@ def global_buffer(name: str, array: NDArray[Any], dtype: str) -> Buffer:
     spans = [(extent - 1) * (stride // item) for extent, stride in zip(array.shape, array.strides, strict=True)]
     low = sum(span for span in spans if span < 0)
     size = sum(abs(span) for span in spans) + 1
-    corner = array[tuple(slice(None, None, -1) if span < 0 else slice(None) for span in spans)]
+    corner = array[(..., *(slice(None, None, -1) if span < 0 else slice(None) for span in spans))]
     flat = np.lib.stride_tricks.as_strided(corner, (size,), (item,))
     valid = np.zeros(size, np.bool_)
     steps = tuple(abs(stride // item) * valid.itemsize for stride in array.strides)
