@@ -148,6 +148,8 @@ class ExpressionWriter:
         return Code(f"{self.dtype_name(target)}({code.text})")
 
     def function(self, name: str, args: list[str]) -> Code:
+        if name == "power" and not self.contract:
+            name = "library_power"
         return Code(f"{self.use(name)}({', '.join(args)})")
 
     def round_to_half(self, code: Code, half: Scalar) -> Code:

@@ -7,7 +7,8 @@ from typing import Final
 _NUMBA: Final = "njit prange boolean int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64"
 
 _SIMD: Final = """
-    absolute convert floordiv fma maximum minimum mod muladd pmax pmin power select shift_left shift_right
+    absolute convert floordiv fma library_power maximum minimum mod muladd pmax pmin power select shift_left
+    shift_right
     reduce_add reduce_and reduce_maximum reduce_minimum reduce_multiply reduce_or reduce_pmax reduce_pmin reduce_xor
     acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf erfc exp exp2 expm1 floor fmod hypot
     isfinite isinf isnan log log1p log2 log10 sin sinh sqrt tan tanh trunc

@@ -121,8 +121,20 @@ def _power(builder: Any, element: Any, x: Any, y: Any) -> Any:
     return lanewise(builder, lambda a, b: _integer_power(builder, element, a, b), x, y)
 
 
-_typed_power = elementwise(_power)
+def _library_power(builder: Any, element: Any, x: Any, y: Any) -> Any:
+    def call(base: Any, exponent: Any) -> Any:
+        result = call_library(builder, "pow", base, exponent)
+        set.add(result.attributes, "nobuiltin")  # llvmlite's own list of attributes lacks it
+        return result
+
+    return lanewise(builder, call, x, y) if is_float(element) else _power(builder, element, x, y)
+
+
+_typed_power, _typed_library_power = elementwise(_power), elementwise(_library_power)
 power = intrinsic(lambda _typing, x, y: _typed_power(x, y))
+#: The C library's `pow` whatever the arguments: LLVM makes `x * x` of `pow(x, 2)` and `exp2(x)` of `pow(2, x)`,
+#: which may differ in the last bit.
+library_power = intrinsic(lambda _typing, x, y: _typed_library_power(x, y))
 
 
 def _classified(build: Any) -> Any:
