@@ -34,7 +34,7 @@ from pyschedule.ir.nodes import (
     Var,
 )
 from pyschedule.ir.types import BOOL, Scalar, element_of
-from pyschedule.ir.visitors import walk_expr
+from pyschedule.ir.visitors import children, walk, walk_expr
 
 #: Operations of `BinOp` that are associative and commutative on integers (and, to rounding, on floats).
 _MODULAR = ("+", "*", "&", "|", "^")
@@ -70,6 +70,20 @@ def match(stmt: Stmt) -> Reduction | None:
     if isinstance(stmt, Store) and stmt.mask is None:
         target = _element(stmt)
         return None if target is None else _step(stmt.value, target, element_of(target.type).strong())
+    return None
+
+
+def reader(body: tuple[Stmt, ...], name: str) -> Stmt | None:
+    """The first statement of a body that reads a scalar or array other than as its own reduction step: it wants
+    what has been accumulated so far, so that the steps may not be kept apart."""
+    for stmt in walk(body):
+        step = match(stmt) if isinstance(stmt, (Assign, Store)) else None
+        if step is not None and step.name == name:
+            continue
+        for top in children(stmt):
+            for part in walk_expr(top):
+                if (isinstance(part, Var) and part.name == name) or (isinstance(part, Load) and part.array == name):
+                    return stmt
     return None
 
 

@@ -215,6 +215,10 @@ def _accumulators(
         if known is not None and known.reduction.op != reduction.op:
             raise Unsupported(f"'{reduction.name}' is accumulated by two operations", place)
         if known is None:
+            reader = reductions.reader(body, reduction.name)
+            if reader is not None:
+                place = getattr(reader, "loc", None)
+                raise Unsupported(f"'{reduction.name}' is read while it is being accumulated", place)
             moving = inner | written_variables(body) | {loop.var}
             guard = build.all_of([test for test in tails(body, stmt) if not variables(test) & moving])
             target = _target_type(stmt, reduction, arrays)
