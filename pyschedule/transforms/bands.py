@@ -47,9 +47,20 @@ def chain(root: For) -> tuple[For, ...]:
             if not isinstance(stmt, For)
             for part in walk((stmt,))
         )
-        if len(inner) != 1 or hidden:
+        # A loop with a `break` cannot be split, and moves as a whole.
+        if len(inner) != 1 or hidden or any(isinstance(stmt, Break) for stmt in _own(inner[0].body)):
             return tuple(found)
         found.append(inner[0])
+
+
+def _own(body: Body) -> list[Stmt]:
+    """The statements of a body's own level: those under `if` too, those of inner loops not."""
+    found: list[Stmt] = []
+    for stmt in body:
+        found.append(stmt)
+        if isinstance(stmt, If):
+            found += _own(stmt.body) + _own(stmt.orelse)
+    return found
 
 
 def tree(root: For) -> tuple[For, ...]:

@@ -62,7 +62,7 @@ def tile(
     directive = joined(directives)
     sizes = _sizes(kernel, directive)
     order = [_spec(word, directive) for word in directive.order]
-    if not sizes and not order:
+    if not directive.sizes and not order:
         return kernel, ()
     outcome = _Outcome()
     kernel = _tile_nests(kernel, directive, sizes, order, target, dependences, outcome)

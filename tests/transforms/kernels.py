@@ -45,7 +45,7 @@ class Param:
         dtype = dtype if self.dtype == "T" else self.dtype
         if self.extents is None:
             return int(rng.integers(0, 6)) if dtype == "int" else float(rng.integers(-8, 9)) / 4
-        shape = tuple(eval(extent, dict(sizes)) for extent in self.extents)
+        shape = tuple(int(eval(extent, dict(sizes))) for extent in self.extents)
         if self.values == "#":
             return rng.integers(0, 4, shape).astype(dtype)
         if self.values == "*":
@@ -265,6 +265,22 @@ def statistics(A, out):
     out[3] = top
 
 
+@case("A:T[m,n] s:T[m,3]")
+def several_elements(A, s):
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            s[i, 0] += A[i, j]
+            s[i, 2] += A[i, j] * A[i, j]
+            s[i, 1] = max(s[i, 1], A[i, j])
+
+
+@case("A:T[m] s:T[2]", *FLOATS, "float16")
+def two_elements(A, s):
+    for i in range(A.shape[0]):
+        s[0] += A[i]
+        s[1] += A[i] * A[i]
+
+
 @case("A:T[m,n] B:T[m,n] s:T[m]")
 def masked_sums(A, B, s):
     for i in range(A.shape[0]):
@@ -442,7 +458,7 @@ def offsets(A, B, n):
 # ------------------------------------------------------------------- elements that are touched sometimes, or never
 
 
-@case("A:T[m,n] s:T[0 if m == 0 or n == 0 else 1]")
+@case("A:T[m,n] s:T[m*n>0]")
 def perhaps_no_element(A, s):
     for i in range(A.shape[0]):
         for j in range(A.shape[1]):

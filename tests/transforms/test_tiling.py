@@ -10,8 +10,10 @@ import pytest
 
 from pyschedule import ScheduleError, tile
 from pyschedule.ir.nodes import Alloc, If
-from pyschedule.ir.printer import format_kernel
+from pyschedule.ir.printer import format_expr, format_kernel
+from pyschedule.ir.visitors import walk
 from tests.transforms import kernels
+from tests.transforms.schedules import GPU
 from tests.transforms.stages import (
     agrees,
     applied,
@@ -109,10 +111,13 @@ def test_default_order_is_level_by_level():
 
 
 def test_default_order_puts_reductions_last_outside_and_outermost_inside():
-    stage = lower(tile(i=(8, 4), j=6, k=5)(kernels.gemm), *[counting(9, 9)] * 3).stages["tiling"]
-    inner = [label for label in nest(stage) if label.count(".")]
-    assert inner[:5] == ["i.0", "j.0", "k.0", "i.1", "k.1"]
-    assert set(inner[5:]) == {"i.2", "j.1"}
+    lowering = lower(tile(i=(8, 4), j=6, k=5)(kernels.gemm), *[counting(9, 9)] * 3)
+    assert "order: i.0 j.0 k.0 i.1 k.1 i.2 j.1" in details(lowering)
+
+
+def test_default_order_on_a_gpu_keeps_an_accumulator_in_one_thread():
+    lowering = lower(tile(i=(8, 4), j=(6, 2), k=5)(kernels.gemm), *[counting(9, 9)] * 3, target=GPU)
+    assert "order: i.0 j.0 i.1 j.1 k.0 k.1 i.2 j.2" in details(lowering)
 
 
 def test_an_untiled_loop_is_an_innermost_piece_in_its_place():
@@ -185,10 +190,10 @@ def skewed(A):
             A[i, j] = A[i - 1, j + 3] + 1
 
 
-@pytest.mark.parametrize("size, legal", [(3, False), (2, False)])
-def test_blocks_narrower_than_a_distance_are_not_legal_when_it_points_back(size, legal):
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_a_dependence_that_points_back_in_an_inner_loop_forbids_blocks(size):
     lowering = agrees(tile(i=2, j=size)(skewed), counting(7, 12))
-    assert ("strip-mined" not in details(lowering)) == legal
+    assert nest(lowering.stages["tiling"]) == ["i.0", "i.1", "j.0", "j.1"]
 
 
 def forward(A):
@@ -249,16 +254,16 @@ def test_a_loop_with_a_break_is_not_tiled_but_one_around_it_is():
 
     lowering = agrees(tile(i=2)(rows), counting(9, 5), counting(9))
     assert applied(lowering) == ["Tiling: i=2"]
-    assert nest(lowering.stages["tiling"]) == ["i.0", "i.1", "j"]
+    assert "order: i.0 i.1" in details(lowering)
+    lowering = agrees(tile(i=2, order="j i.0 i.1")(rows), counting(9, 5), counting(9))
+    assert "loop 'j' may be left early" in skips(lowering)[0]
 
 
 # -------------------------------------------------------------------------------------------------- triangles
 
 
 def test_an_inner_bound_over_the_outer_counter_becomes_its_hull():
-    lowering = agrees(
-        tile(i=4, j=3, order="j.0 i.0 j.1 i.1 k")(kernels.lower_product), *[counting(9, 9)] * 3
-    )
+    lowering = agrees(tile(i=4, j=3, order="j.0 i.0 j.1 i.1 k")(kernels.lower_product), *[counting(9, 9)] * 3)
     assert nest(lowering.stages["tiling"])[:2] == ["j.0", "i.0"]
     text = format_kernel(lowering.stages["tiling"])
     assert "for j_0 in range(0, A.shape[0], 3)" in text  # over the whole square
@@ -401,16 +406,8 @@ def test_a_while_loop_cannot_be_tiled():
 
 def test_guards_of_a_hull_are_no_tail_guards():
     """What a triangle leaves out may be read by iterations that have it, so that it is no padding."""
-    stage = lower(
-        tile(i=4, j=3, order="j.0 i.0 j.1 i.1 k")(kernels.lower_product), *[counting(9, 9)] * 3
-    ).stages["tiling"]
-    from pyschedule.ir.visitors import walk
-
-    hull = [stmt for stmt in walk(stage.body) if isinstance(stmt, If) and "i_1 + 1" in format_kernel_test(stmt)]
-    assert hull and not any(stmt.tail for stmt in hull)
-
-
-def format_kernel_test(stmt):
-    from pyschedule.ir.printer import format_expr
-
-    return format_expr(stmt.test)
+    order = "j.0 i.0 j.1 i.1 k"
+    stage = lower(tile(i=4, j=3, order=order)(kernels.lower_product), *[counting(9, 9)] * 3).stages["tiling"]
+    tests = {format_expr(stmt.test): stmt.tail for stmt in walk(stage.body) if isinstance(stmt, If)}
+    assert tests["j_1 < i_1 + 1"] is False
+    assert tests["j_1 < A.shape[0] and i_1 < A.shape[0]"] is True
