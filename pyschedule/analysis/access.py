@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from pyschedule.analysis.affine import Affine, affine, coefficient, is_invariant
+from pyschedule.analysis.affine import Affine, affine, coefficient, difference, is_invariant
 from pyschedule.analysis.induction import form_divisible
 from pyschedule.ir.build import constant
-from pyschedule.ir.nodes import Array, For, Load, Store
-from pyschedule.ir.types import Vector, element_of
+from pyschedule.ir.nodes import Array, Expr, For, Load, Ramp, Store
+from pyschedule.ir.types import Vector, element_of, lanes_of
 
 Access = Load | Store
 
@@ -96,3 +96,27 @@ def base_divisor(array: Array) -> int:
     if array.space in ("packed", "shared"):
         return max(1, STAGED_ALIGNMENT // element_of(array.dtype).bytes)
     return array.divisor & -array.divisor
+
+
+def apart(accesses: Sequence[Access], var: str, step: int) -> bool:
+    """Whether accesses at different values of `var`, `step` apart or more, surely reach different elements.
+
+    So they do where along one axis all of them move with `var` in the same way: `C[i, j]` and `C[i, j:j+8]`
+    along `i`, but not `c[i // 2]`, nor `c[i]` and `c[i + 1]`.
+    """
+    for indices in zip(*(access.indices for access in accesses), strict=True):
+        bases = [_base(index) for index in indices]
+        symbolic = coefficient(bases[0][0], var)
+        factor = None if symbolic is None else constant(symbolic)
+        if not factor or any(difference(base, bases[0][0]) != 0 for base, _ in bases):
+            continue
+        if all(reach is not None and reach < abs(factor * step) for _, reach in bases):
+            return True
+    return False
+
+
+def _base(index: Expr) -> tuple[Expr, int | None]:
+    """Where an index starts, and how far its lanes reach beyond (`None`: not known)."""
+    if isinstance(index, Ramp):
+        return index.base, abs(index.stride) * (index.lanes - 1)
+    return index, 0 if lanes_of(index.type) == 1 else None

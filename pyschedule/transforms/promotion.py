@@ -294,10 +294,11 @@ def _form(loop: For, guards: tuple[Expr, ...]) -> TileForm | None:
 
 def _unit(index: Expr) -> bool:
     """Whether different values of the tile counter in an index give different elements: it is linear."""
-    from pyschedule.analysis.affine import affine
+    from pyschedule.analysis.affine import coefficient
 
     names = [name for name in variables(index) if name.startswith("$")]
-    return not names or affine(index) is not None
+    factors = [coefficient(index, name) for name in names]
+    return all(factor is not None and build.constant(factor) for factor in factors)
 
 
 # ----------------------------------------------------------------------------------------------- rewriting

@@ -21,11 +21,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pyschedule.analysis import access
 from pyschedule.analysis.dependences import Dependences
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Alloc, Break, Expr, For, If, Kernel, Return, Stmt, Var, While
-from pyschedule.ir.visitors import substitute, variables, walk, written_variables
+from pyschedule.ir.nodes import Alloc, Break, Expr, For, If, Kernel, Return, Stmt, Store, Var, While
+from pyschedule.ir.visitors import local_arrays, substitute, variables, walk, written_variables
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import NoUnroll, Unroll
 from pyschedule.schedule.log import Record, skipped
@@ -391,7 +392,7 @@ def _may_jam(
     """Whether the loop may move inside the loops of its body: proved on the nest before vectorization."""
     from pyschedule.ir.visitors import contains
 
-    if contains(loop.body, While, Return, Break):
+    if contains(loop.body, While, Return, Break) or not _accumulators_are_apart(loop):
         return False
     found = next((stmt for stmt in walk(scalar.body) if isinstance(stmt, For) and stmt.var == loop.var), None)
     if found is None:
@@ -411,6 +412,17 @@ def _may_jam(
     except Unsupported:
         return False
     return conflict is None
+
+
+def _accumulators_are_apart(loop: For) -> bool:
+    """Whether the copies keep different elements in their registers: all copies read theirs before any of them
+    writes its own back, so that of two sums into one element (`c[i // 2]`) one would be lost."""
+    own = local_arrays(loop.body)
+    written: dict[str, list[Store]] = {}
+    for stmt in walk(loop.body):
+        if isinstance(stmt, Store) and stmt.origin is None and stmt.array not in own:
+            written.setdefault(stmt.array, []).append(stmt)
+    return all(access.apart(stores, loop.var, step_of(loop)) for stores in written.values())
 
 
 def _sunk(loop: For) -> Body | None:
