@@ -314,6 +314,7 @@ def _buffer(
             halo = True
             split, value = _window(index, moving, inner, names, place)
             overruns = True
+            tests.append(build.compare(">=", value, build.ZERO))  # `x + r - 1` starts before the array
         axes.extend(split)
         source.append(value)
         if overruns:
