@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from pyschedule.analysis.affine import Affine, affine, coefficient, difference, is_invariant
@@ -98,17 +98,19 @@ def base_divisor(array: Array) -> int:
     return array.divisor & -array.divisor
 
 
-def apart(accesses: Sequence[Access], var: str, step: int) -> bool:
-    """Whether accesses at different values of `var`, `step` apart or more, surely reach different elements.
+def apart(accesses: Sequence[Access], var: str, step: int, inner: Collection[str] = ()) -> bool:
+    """Whether accesses at different values of `var`, `step` apart or more, surely reach different elements,
+    whatever the counters `inner` are for each of them.
 
-    So they do where along one axis all of them move with `var` in the same way: `C[i, j]` and `C[i, j:j+8]`
-    along `i`, but not `c[i // 2]`, nor `c[i]` and `c[i + 1]`.
+    So they do where along one axis all of them move with `var` in the same way, and with nothing else:
+    `C[i, j]` and `C[i, j:j+8]` along `i`, but not `c[i // 2]`, nor `c[i]` and `c[i + 1]`, nor `c[i + j]`.
     """
     for indices in zip(*(access.indices for access in accesses), strict=True):
         bases = [_base(index) for index in indices]
-        symbolic = coefficient(bases[0][0], var)
+        first = bases[0][0]
+        symbolic = coefficient(first, var)
         factor = None if symbolic is None else constant(symbolic)
-        if not factor or any(difference(base, bases[0][0]) != 0 for base, _ in bases):
+        if not factor or not is_invariant(first, inner) or any(difference(base, first) != 0 for base, _ in bases):
             continue
         if all(reach is not None and reach < abs(factor * step) for _, reach in bases):
             return True

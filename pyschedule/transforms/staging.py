@@ -28,7 +28,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyschedule.analysis.affine import affine
+from pyschedule.analysis.affine import coefficient
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
 from pyschedule.ir.nodes import Alloc, Array, Barrier, Const, Dim, Expr, For, If, Kernel, Load, Select, Store, Var
@@ -396,16 +396,14 @@ def _window(
 ) -> tuple[list[_Axis], Expr]:
     """One axis for an index of several counters (`x + r`): from its smallest value over the tile, as far as it
     goes."""
-    linear = affine(index)
-    if linear is None:
-        raise Unsupported("an index is not affine")
     reach = 0
     lows: dict[str, Expr] = {}
     for loop in moving:
         pieces = [other for other in inner if (other.source, other.ordinal) == (loop.source, loop.ordinal)]
         span = _span(pieces[0])
         step = build.constant(loop.step)
-        factor = linear.coefficient(loop.var)
+        symbolic = coefficient(index, loop.var)
+        factor = None if symbolic is None else build.constant(symbolic)
         if span is None or step is None or step < 1 or factor is None or factor < 0:
             raise Unsupported(f"its window along loop '{loop.source}' has no constant size", loop.loc)
         reach += factor * (span - step)

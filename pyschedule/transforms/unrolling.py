@@ -26,7 +26,7 @@ from pyschedule.analysis.dependences import Dependences
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
 from pyschedule.ir.nodes import Alloc, Break, Expr, For, If, Kernel, Return, Stmt, Store, Var, While
-from pyschedule.ir.visitors import local_arrays, substitute, variables, walk, written_variables
+from pyschedule.ir.visitors import counters, local_arrays, substitute, variables, walk, written_variables
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import NoUnroll, Unroll
 from pyschedule.schedule.log import Record, skipped
@@ -417,12 +417,12 @@ def _may_jam(
 def _accumulators_are_apart(loop: For) -> bool:
     """Whether the copies keep different elements in their registers: all copies read theirs before any of them
     writes its own back, so that of two sums into one element (`c[i // 2]`) one would be lost."""
-    own = local_arrays(loop.body)
+    own, inner = local_arrays(loop.body), counters(loop.body)
     written: dict[str, list[Store]] = {}
     for stmt in walk(loop.body):
         if isinstance(stmt, Store) and stmt.origin is None and stmt.array not in own:
             written.setdefault(stmt.array, []).append(stmt)
-    return all(access.apart(stores, loop.var, step_of(loop)) for stores in written.values())
+    return all(access.apart(stores, loop.var, step_of(loop), inner) for stores in written.values())
 
 
 def _sunk(loop: For) -> Body | None:
