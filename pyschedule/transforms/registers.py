@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Alloc, Array, Expr, Kernel, Load, Ramp, Stmt, Store
-from pyschedule.ir.types import Vector, lanes_of
+from pyschedule.ir.nodes import Alloc, Array, Compare, Expr, Kernel, Load, Ramp, Select, Stmt, Store
+from pyschedule.ir.types import Vector, element_of, lanes_of
 from pyschedule.ir.visitors import children, local_arrays, rewrite, walk, walk_expr
-from pyschedule.transforms.nest import Body, with_body
+from pyschedule.transforms.nest import Body, conjuncts, with_body
 
 Indices = tuple[Expr, ...]
 
@@ -78,10 +78,19 @@ def _packed(body: Body, array: Array) -> Body:
         if isinstance(stmt, Alloc) and stmt.array.name == array.name:
             return dataclasses.replace(stmt, array=dataclasses.replace(array, dtype=vtype, shape=shape))
         if isinstance(stmt, Store) and stmt.array == array.name:
-            return dataclasses.replace(stmt, indices=packed(stmt.indices), mask=None)
+            element = Load(array.name, packed(stmt.indices), vtype)
+            value = _kept(stmt.value, stmt.mask, element)
+            return dataclasses.replace(stmt, indices=element.indices, value=value, mask=None)
         return None
 
     return rewrite(body, statement, expression)
+
+
+def _kept(value: Expr, mask: Expr | None, element: Load) -> Expr:
+    """What an element gets: the lanes that a condition turns off keep what they had, those beyond a tail need
+    not."""
+    tests = [] if mask is None else [test for test in conjuncts(mask) if not isinstance(test, Compare)]
+    return Select(build.all_of(tests), value, element, element_of(element.type)) if tests else value
 
 
 def loops_over_registers(body: Body) -> set[str]:
