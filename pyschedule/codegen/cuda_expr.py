@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 from pyschedule.codegen.cuda_integers import COMPARISON, EXTREMES, OPERATION, TESTS, Integers, Text, as_ramp, held
 from pyschedule.codegen.cuda_ranges import fits_u32
-from pyschedule.codegen.ptx_names import SHORT
+from pyschedule.codegen.ptx_names import LIBDEVICE_NAMES, SHORT
 from pyschedule.errors import InternalError, Unsupported
 from pyschedule.ir.nodes import (
     BinOp,
@@ -113,7 +113,7 @@ class Expressions(Integers):
         return self._libdevice(expr.function, args, kind)
 
     def _libdevice(self, function: str, args: tuple[Text, ...], kind: str) -> Text:
-        name = function + ("f" if kind == "f32" else "")
+        name = LIBDEVICE_NAMES.get(function, function) + ("f" if kind == "f32" else "")
         return Text(f"libdevice.{name}({', '.join(arg.text for arg in args)})", kind, True)
 
     def _scalar_reduce(self, expr: Reduce) -> Text:

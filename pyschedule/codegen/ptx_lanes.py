@@ -28,7 +28,7 @@ from pyschedule.codegen.ptx import (
     llvm_element,
     with_lanes,
 )
-from pyschedule.codegen.ptx_names import LONG
+from pyschedule.codegen.ptx_names import LIBDEVICE_NAMES, LONG
 
 #: `operation(builder, element's Numba type, operands of one lane) -> result of one lane`
 Lane = Callable[..., Any]
@@ -85,7 +85,8 @@ def _call_libdevice(b: Any, element: Any, name: str, *args: Any) -> Any:
     llvm = llvm_element(element)
     suffix = "f" if element.bitwidth == 32 else ""
     kind = ir.FunctionType(llvm, [llvm] * len(args))
-    return b.call(cgutils.get_or_insert_function(b.module, kind, f"__nv_{name}{suffix}"), args)
+    symbol = f"__nv_{LIBDEVICE_NAMES.get(name, name)}{suffix}"
+    return b.call(cgutils.get_or_insert_function(b.module, kind, symbol), args)
 
 
 def _divide_floor(b: Any, element: Any, x: Any, y: Any) -> tuple[Any, Any]:
@@ -208,14 +209,17 @@ _LIBDEVICE: Final = {
             "acosh",
             "atanh",
             "erf",
+            "cbrt",
             "erfc",
+            "gamma",
+            "lgamma",
             "floor",
             "ceil",
             "trunc",
         ],
         1,
     ),
-    **dict.fromkeys(("atan2", "hypot", "copysign", "fmod", "pow"), 2),
+    **dict.fromkeys(("atan2", "hypot", "copysign", "fmod", "remainder", "pow"), 2),
 }
 
 

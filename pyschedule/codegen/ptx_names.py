@@ -12,6 +12,9 @@ from typing import Final
 
 from pyschedule.ir.types import Scalar
 
+#: Functions that libdevice calls otherwise.
+LIBDEVICE_NAMES: Final = {"gamma": "tgamma"}
+
 #: IR dtype → the short name used in generated source; `b8` is a bool stored as one byte.
 SHORT: Final = {
     "bool": "b8",

@@ -10,8 +10,8 @@ _SIMD: Final = """
     absolute convert floordiv fma library_power maximum minimum mod muladd pmax pmin power select shift_left
     shift_right
     reduce_add reduce_and reduce_maximum reduce_minimum reduce_multiply reduce_or reduce_pmax reduce_pmin reduce_xor
-    acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf erfc exp exp2 expm1 floor fmod hypot
-    isfinite isinf isnan log log1p log2 log10 sin sinh sqrt tan tanh trunc
+    acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 floor fmod
+    gamma hypot isfinite isinf isnan lgamma log log1p log2 log10 remainder sin sinh sqrt tan tanh trunc
     checked_index checked_index_masked
     from_bfloat16 from_float16 to_bfloat16 to_float16
     stay_rolled thread_count unroll_by unroll_fully

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -321,8 +322,8 @@ class ExpressionReader:
             raise self.refusal(
                 node,
                 f"a kernel cannot call '{ast.unparse(node.func)}'",
-                "its body in place, or one of min, max, abs, int, float, bool, len, the 'math' functions and "
-                "their NumPy twins, np.maximum, np.minimum, np.where, dtypes such as np.float32",
+                "its body in place, or one of min, max, abs, int, float, bool, len, the 'math' functions of "
+                "floats and their NumPy twins, np.maximum, np.minimum, np.where, dtypes such as np.float32",
             )
         if node.keywords:
             raise self.refusal(
@@ -371,12 +372,21 @@ class ExpressionReader:
         if function.kind == "square":
             self._arity(node, 1)
             return Binary("*", args[0], args[0], place)
+        if function.kind == "angle":
+            self._arity(node, 1)
+            factor = 180.0 / math.pi if function.name == "degrees" else math.pi / 180.0
+            return Binary("*", args[0], Number(factor, None, place), place)
         if function.kind == "where":
             self._arity(node, 3)
             return Conditional(args[0], args[1], args[2], place)
         if function.name == "log" and function.home == "math" and len(args) == 2:
             logs = [fold(Apply("log", "math", (arg,), place)) for arg in args]
             return Binary("/", logs[0], logs[1], place)
+        if function.name == "hypot" and function.home == "math" and args and len(args) != 2:
+            length: Expr = Apply("abs", "math", (args[0],), place)
+            for arg in args[1:]:
+                length = Apply("hypot", "math", (length, arg), place)
+            return length
         self._arity(node, FUNCTIONS[function.name].arity)
         call = Apply(function.name, function.home, args, place)
         if function.home == "math" and function.name in ("floor", "ceil", "trunc"):

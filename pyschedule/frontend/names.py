@@ -45,14 +45,19 @@ def _table() -> dict[int, tuple[Any, Function]]:
     for name in FUNCTIONS:
         if name not in _INTERNAL and hasattr(math, name):
             known.append((getattr(math, name), Function("function", name, "math")))
-        if name not in _INTERNAL and hasattr(np, name) and name != "pow":
+        if name not in _INTERNAL and hasattr(np, name) and name not in ("pow", "remainder"):
             known.append((getattr(np, name), Function("function", name, "numpy")))
     known += [(getattr(np, name), Function("function", ours, "numpy")) for name, ours in _NUMPY_NAMES.items()]
     # `fabs` gives a float, as functions of `math` do.
     known += [(fabs, Function("function", "abs", "math")) for fabs in (math.fabs, np.fabs)]
     known += [(getattr(np, name), Function(name, name, "numpy")) for name in ("square", "where")]
+    for home, module in (("math", math), ("numpy", np)):
+        known += [(getattr(module, name), Function("angle", name, home)) for name in ("degrees", "radians")]
+    known.append((np.rad2deg, Function("angle", "degrees", "numpy")))
+    known.append((np.deg2rad, Function("angle", "radians", "numpy")))
     known += [
         (np.power, Function("operator", "**", "numpy")),
+        (pow, Function("operator", "**", "python")),
         (np.remainder, Function("operator", "%", "numpy")),
     ]
     known += [(getattr(builtins, name), Function(name, name, "python")) for name in ("min", "max", "range", "len")]

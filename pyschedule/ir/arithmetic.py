@@ -252,8 +252,30 @@ _RENAMED: Final = {
     "atan2": "arctan2",
     "pow": "power",
 }
-#: Functions that NumPy lacks, on one value.
-_SCALAR_ONLY: Final[dict[str, Function]] = {"erf": math.erf, "erfc": math.erfc}
+
+
+def _quiet(function: Callable[..., float], pole: float = math.nan) -> Function:
+    """A function of `math` that gives `pole` or an infinity, as C's does, where Python raises."""
+
+    def value(*args: float) -> float:
+        try:
+            return function(*args)
+        except ValueError:
+            return math.copysign(math.inf, args[0]) if args[0] == 0 and len(args) == 1 else pole
+        except OverflowError:
+            return math.inf
+
+    return value
+
+
+#: Functions that NumPy lacks, on single values.
+SCALAR_ONLY: Final[dict[str, Function]] = {
+    "erf": math.erf,
+    "erfc": math.erfc,
+    "gamma": _quiet(math.gamma),
+    "lgamma": _quiet(lambda x: math.lgamma(x) if x else math.inf, math.inf),
+    "remainder": _quiet(math.remainder),
+}
 #: Python's `min` and `max`: where an operand is a NaN, its place decides.  On scalars, and on lanes.
 _BY_PLACE: Final[dict[str, tuple[Function, Function]]] = {
     "pmin": (lambda a, b: b if b < a else a, lambda a, b: np.where(b < a, b, a)),
@@ -268,8 +290,8 @@ def _lanewise(name: str, dtype: Scalar) -> Function:
         if dtype == FLOAT32:
             return _fma32
         return np.vectorize(_fma64, otypes=[np.float64]) if dtype.is_float else lambda a, b, c: a * b + c
-    if name in _SCALAR_ONLY:
-        return np.vectorize(_SCALAR_ONLY[name], otypes=[numpy_dtype(dtype.name)])
+    if name in SCALAR_ONLY:
+        return np.vectorize(SCALAR_ONLY[name], otypes=[numpy_dtype(dtype.name)])
     function: Function = getattr(np, _RENAMED.get(name, name))
     return function
 

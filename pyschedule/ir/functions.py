@@ -19,9 +19,10 @@ class Function:
 _UNARY_MATH: Final = (
     *("sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p"),
     *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
-    *("erf", "erfc", "floor", "ceil", "trunc"),
+    *("cbrt", "erf", "erfc", "gamma", "lgamma", "floor", "ceil", "trunc"),
 )
-_BINARY_MATH: Final = ("atan2", "hypot", "copysign", "fmod", "pow")
+#: `remainder` is that of `math`, to the nearest multiple; NumPy's is the operator `%`.
+_BINARY_MATH: Final = ("atan2", "hypot", "copysign", "fmod", "remainder", "pow")
 
 FUNCTIONS: Final = {
     function.name: function

@@ -6,7 +6,6 @@ second axis, its lanes.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from pyschedule.codegen.ptx_names import LONG
+from pyschedule.ir.arithmetic import SCALAR_ONLY
 from pyschedule.ir.types import Scalar
 
 Value = Any
@@ -91,9 +91,9 @@ def _shift(left: bool) -> Callable[[Value, Value], Value]:
     return twin
 
 
-def _elementwise(function: Callable[[float], float]) -> Callable[[Value], Value]:
-    def twin(x: Value) -> Value:
-        return np.vectorize(function, otypes=[np.asarray(x).dtype])(x)
+def _elementwise(function: Callable[..., float]) -> Callable[..., Value]:
+    def twin(*args: Value) -> Value:
+        return np.vectorize(function, otypes=[np.asarray(args[0]).dtype])(*args)
 
     return twin
 
@@ -124,6 +124,7 @@ _BINARY: Final[dict[str, Callable[..., Value]]] = {
     "hypot": np.hypot,
     "copysign": np.copysign,
     "fmod": np.fmod,
+    "remainder": _elementwise(SCALAR_ONLY["remainder"]),
     "pow": np.power,
 }
 _UNARY: Final[dict[str, Callable[..., Value]]] = {
@@ -140,8 +141,9 @@ _UNARY: Final[dict[str, Callable[..., Value]]] = {
     },
     **{name: getattr(np, name) for name in ["sinh", "cosh", "tanh", "floor", "ceil", "trunc"]},
     **{f"a{name}": getattr(np, f"arc{name}") for name in ["sin", "cos", "tan", "sinh", "cosh", "tanh"]},
-    "erf": _elementwise(math.erf),
-    "erfc": _elementwise(math.erfc),
+    "cbrt": np.cbrt,
+    **{name: _elementwise(SCALAR_ONLY[name]) for name in ("erf", "erfc", "gamma", "lgamma")},
+    "tgamma": _elementwise(SCALAR_ONLY["gamma"]),
     "fabs": np.abs,
 }
 

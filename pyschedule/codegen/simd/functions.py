@@ -80,9 +80,13 @@ acosh = _library("acosh")
 atanh = _library("atanh")
 erf = _library("erf")
 erfc = _library("erfc")
+cbrt = _library("cbrt")
+gamma = _library("tgamma")
+lgamma = _library("lgamma")
 atan2 = _library("atan2", 2)
 hypot = _library("hypot", 2)
 fmod = _library("fmod", 2)
+remainder = _library("remainder", 2)
 
 
 def _integer_power(builder: Any, element: Any, base: Any, exponent: Any) -> Any:
