@@ -17,12 +17,13 @@ After:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
 from pyschedule.ir.nodes import Alloc, Array, Assign, Const, Expr, For, Load, Stmt, Store, Var
 from pyschedule.ir.types import Type, element_of
-from pyschedule.ir.visitors import expressions, rewrite, variables, walk
+from pyschedule.ir.visitors import bodies, expressions, rewrite, variables, walk
 from pyschedule.transforms.bands import Band, Unit
 from pyschedule.transforms.nest import Body, Names
 from pyschedule.transforms.restructure import step_of
@@ -36,7 +37,7 @@ def split_scalars(band: Band, new: Body) -> dict[str, tuple[For, ...]]:
     """
     where: dict[str, list[Unit]] = {}
     for unit in band.units:
-        for name in _scalars((unit.stmt,)):
+        for name in scalars_of((unit.stmt,)):
             where.setdefault(name, []).append(unit)
     written = {stmt.target for stmt in walk(new) if isinstance(stmt, Assign)}
     result: dict[str, tuple[For, ...]] = {}
@@ -55,7 +56,31 @@ def split_scalars(band: Band, new: Body) -> dict[str, tuple[For, ...]]:
     return result
 
 
-def _scalars(body: Body) -> set[str]:
+def check_scopes(new: Body) -> None:
+    """Raises `Unsupported` where a local array of the band has uses left outside of its scope."""
+    for body, place in _declarations(new):
+        declared = body[place]
+        if isinstance(declared, Alloc):
+            name = declared.array.name
+            if _uses(body[place + 1 :], name) != _uses(new, name):
+                raise Unsupported(f"'{name}' is declared in a loop that this order would part", declared.loc)
+
+
+def _declarations(body: Body) -> Iterator[tuple[Body, int]]:
+    for place, stmt in enumerate(body):
+        if isinstance(stmt, Alloc):
+            yield body, place
+        for inner in bodies(stmt):
+            yield from _declarations(inner)
+
+
+def _uses(body: Body, name: str) -> int:
+    loads = sum(isinstance(part, Load) and part.array == name for part in expressions(body))
+    return loads + sum(isinstance(stmt, Store) and stmt.array == name for stmt in walk(body))
+
+
+def scalars_of(body: Body) -> set[str]:
+    """The scalars (and counters) that a body reads or writes."""
     names = {stmt.target for stmt in walk(body) if isinstance(stmt, Assign)}
     return names | {part.name for part in expressions(body) if isinstance(part, Var)}
 
@@ -69,7 +94,7 @@ def _parted(name: str, body: Body) -> bool:
     """Whether the accesses to a scalar stand in bodies of which none contains the definition's siblings: that
     is, whether in some body two different loops (or a loop and a statement before it that is in no loop with
     it) touch it, and the definition is inside one of the loops."""
-    touching = [stmt for stmt in body if name in _scalars((stmt,))]
+    touching = [stmt for stmt in body if name in scalars_of((stmt,))]
     if len(touching) == 1 and isinstance(touching[0], For):
         return _parted(name, touching[0].body)
     first = touching[0] if touching else None
@@ -93,7 +118,7 @@ def _expand_one(
     shared: dict[tuple[str, int], For],
 ) -> Body:
     """Descends into the loops shared by all accesses, then declares the array and rewrites below."""
-    touching = [stmt for stmt in body if name in _scalars((stmt,))]
+    touching = [stmt for stmt in body if name in scalars_of((stmt,))]
     if len(touching) == 1 and isinstance(touching[0], For):
         loop = touching[0]
         inner = _expand_one(loop.body, name, array, loops, vtype, shared | {(loop.source, loop.ordinal): loop})

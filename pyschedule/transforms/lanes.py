@@ -38,6 +38,7 @@ from pyschedule.ir.nodes import (
     For,
     If,
     Load,
+    Location,
     Ramp,
     Reduce,
     Select,
@@ -47,8 +48,19 @@ from pyschedule.ir.nodes import (
     Var,
 )
 from pyschedule.ir.types import Scalar, Vector, element_of, lanes_of
-from pyschedule.ir.visitors import bodies, map_children, substitute, variables, walk, walk_expr, written_variables
-from pyschedule.transforms.nest import Body, Names, conjuncts, first_access, guarded
+from pyschedule.ir.visitors import (
+    bodies,
+    counters,
+    map_children,
+    substitute,
+    variables,
+    walk,
+    walk_expr,
+    written_variables,
+)
+from pyschedule.transforms import reach
+from pyschedule.transforms.algebra import has_effect
+from pyschedule.transforms.nest import Body, Names, before, conjuncts, first_access, guarded
 
 #: Where lanes beyond a tile's end may be read: buffers are padded to whole tiles.
 _PADDED = ("packed", "shared", "register")
@@ -62,7 +74,7 @@ class Accumulator:
     target: Scalar  # the type of what is accumulated into
     vector: str
     shape: tuple[int, ...] | None  # of the register array it mirrors; `None`: one vector
-    guard: Expr  # tail guards outside of which the target may have no value
+    guard: Expr  # tests outside of which the target may have no value, or not exist
 
     @property
     def lanes_type(self) -> Scalar:
@@ -100,8 +112,18 @@ class Lanes:
         """The body for the lanes `base, base + step, ...`; `tail` is the mask of those that exist."""
         rewriter = _Rewriter(self, Ramp(base, self.step, self.width))
         new = rewriter.statements(body, _Mask(tail, beyond=tail is not None))
+        new = (*self._undefined(new), *new)
         # What is left of the counter stands in origins: there it means the first lane.
         return new if base == Var(self.counter) else substitute(new, {self.counter: base})
+
+    def _undefined(self, new: Body) -> Body:
+        """Values for the scalars that are set under a condition first: lanes that are off keep what they had."""
+        assigned = {stmt.target: stmt.vtype for stmt in walk(new) if isinstance(stmt, Assign)}
+        return tuple(
+            Assign(name, Broadcast(Const(0.0 if vtype.element.is_float else 0, vtype.element), self.width), vtype)
+            for name, vtype in assigned.items()
+            if name in self.varying and isinstance(vtype, Vector) and first_access(new, name) == "read"
+        )
 
     def before(self) -> Body:
         """Sets the accumulators to the identity of their operation."""
@@ -187,7 +209,7 @@ def plan(
 def _accumulators(
     loop: For, body: Body, arrays: dict[str, Array], names: Names, strict_math: bool
 ) -> tuple[Accumulator, ...]:
-    found: dict[str, Accumulator] = {}
+    found: dict[tuple[str, tuple[Expr, ...] | None], Accumulator] = {}
     inner = {stmt.var for stmt in walk(body) if isinstance(stmt, For)}
     declared = {stmt.array.name for stmt in walk(body) if isinstance(stmt, Alloc)}
     for stmt in walk(body):
@@ -211,20 +233,36 @@ def _accumulators(
                     f"'{reduction.name}' is accumulated in many elements that are not in registers", place
                 )
             shape = tuple(extent or 0 for extent in extents)
-        known = found.get(reduction.name)
-        if known is not None and known.reduction.op != reduction.op:
+        others = [item for item in found.values() if item.reduction.name == reduction.name]
+        if any(item.reduction.op != reduction.op for item in others):
             raise Unsupported(f"'{reduction.name}' is accumulated by two operations", place)
-        if known is None:
-            reader = reductions.reader(body, reduction.name)
-            if reader is not None:
-                place = getattr(reader, "loc", None)
-                raise Unsupported(f"'{reduction.name}' is read while it is being accumulated", place)
-            moving = inner | written_variables(body) | {loop.var}
-            guard = build.all_of([test for test in tails(body, stmt) if not variables(test) & moving])
-            target = _target_type(stmt, reduction, arrays)
-            vector = names.fresh(f"{reduction.name}_v")
-            found[reduction.name] = Accumulator(reduction, target, vector, shape, guard)
+        if any((item.shape is None) != (shape is None) for item in others):
+            raise Unsupported(f"'{reduction.name}' is accumulated in one element and in many", place)
+        key = (reduction.name, None if shape is not None else reduction.indices)
+        if key in found:
+            continue
+        reader = reductions.reader(body, reduction.name)
+        if reader is not None:
+            place = getattr(reader, "loc", None)
+            raise Unsupported(f"'{reduction.name}' is read while it is being accumulated", place)
+        moving = inner | written_variables(body) | {loop.var}
+        guard = build.all_of([test for test in tails(body, stmt) if not variables(test) & moving])
+        if reduction.indices is not None and shape is None and arrays[reduction.name].space != "register":
+            guard = _touched(loop, body, stmt, reduction)
+        target = _target_type(stmt, reduction, arrays)
+        vector = names.fresh(f"{reduction.name}_v")
+        found[key] = Accumulator(reduction, target, vector, shape, guard)
     return tuple(found.values())
+
+
+def _touched(loop: For, body: Body, stmt: Stmt, reduction: Reduction) -> Expr:
+    """When the loop touches an element in memory at all; raises `Unsupported` where that depends on the lane."""
+    site = next(one for one in reach.sites(body, reduction.name) if one.access is stmt)
+    moving = counters(body) | {loop.var}
+    known = reach.reach(site, {}, moving, written_variables(body), ())
+    if not known.certain:
+        raise Unsupported(f"some lanes may not reach the element of '{reduction.name}'", getattr(stmt, "loc", None))
+    return build.all_of([before(loop.start, loop.stop, build.constant(loop.step) or 1), *known.tests])
 
 
 def tails(body: Body, place: Stmt) -> list[Expr]:
@@ -319,7 +357,14 @@ class _Rewriter:
 
     def _accumulator(self, stmt: Assign | Store) -> Accumulator | None:
         name = stmt.target if isinstance(stmt, Assign) else stmt.array
-        return next((item for item in self.lanes.accumulators if item.reduction.name == name), None)
+        found = reductions.match(stmt)
+        items = [item for item in self.lanes.accumulators if item.reduction.name == name]
+        for item in items:
+            if found is not None and (item.shape is not None or item.reduction.indices == found.indices):
+                return item
+        if items:
+            raise Unsupported(f"'{name}' is also set otherwise in the loop", stmt.loc)
+        return None
 
     def _accumulate(self, stmt: Assign | Store, item: Accumulator, mask: _Mask) -> Stmt:
         found = reductions.match(stmt)
@@ -377,6 +422,7 @@ class _Rewriter:
                 raise Unsupported(f"all lanes would write one element of '{stmt.array}'", stmt.loc)
             return dataclasses.replace(stmt, indices=indices, value=value)
         lanes = None if self._needs_no_mask(stmt.array, mask) else mask.lanes
+        self._check_reached(indices, mask, stmt.loc)
         return dataclasses.replace(stmt, indices=indices, value=value, mask=lanes)
 
     def _if(self, stmt: If, mask: _Mask) -> Body:
@@ -411,6 +457,11 @@ class _Rewriter:
 
     def _broadcast(self, value: Expr) -> Expr:
         return value if lanes_of(value.type) > 1 else Broadcast(value, self.lanes.width)
+
+    def _check_reached(self, indices: tuple[Expr, ...], mask: _Mask, loc: Location | None) -> None:
+        """An index is checked where the source evaluates it, and that may be in no lane."""
+        if mask.conditional and any(has_effect(index) for index in indices):
+            raise Unsupported("an index that must be checked may be reached by no lane", loc)
 
     def _needs_no_mask(self, array: str, mask: _Mask) -> bool:
         """Tail lanes of a padded buffer exist, and nobody looks at them."""
@@ -455,6 +506,7 @@ class _Rewriter:
                 raise Unsupported(f"'{expr.array}' is indexed differently in each lane", expr.loc)
             vtype = Vector(element_of(expr.dtype), self.lanes.width)
             return dataclasses.replace(expr, indices=indices, dtype=vtype)
+        self._check_reached(indices, mask, expr.loc)
         vector = any(lanes_of(index.type) > 1 for index in indices)
         if vector:
             lanes = None if self._needs_no_mask(expr.array, mask) else mask.lanes

@@ -27,6 +27,7 @@ from pyschedule.transforms.nest import (
     expanded,
     guarded,
     map_bodies,
+    own_scalars,
     replace_statement,
     skeleton,
     tile_form,
@@ -82,7 +83,7 @@ def _crosses(kernel: Kernel, loop: For, dependences: Dependences) -> str | None:
             skeleton(kernel),
             reorder_reductions=not kernel.strict_math,
             parallel=(loop.var,),
-            expanded=expanded(dependences.kernel, kernel),
+            expanded=(*expanded(dependences.kernel, kernel), *own_scalars(kernel.body, loop)),
         )
     except Unsupported as refusal:
         return str(refusal)

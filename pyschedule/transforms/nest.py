@@ -181,6 +181,16 @@ def live_after(body: Body, place: Stmt, name: str) -> bool:
     return False
 
 
+def own_scalars(body: Body, loop: For) -> tuple[str, ...]:
+    """The scalars that every iteration of a loop (found by identity in `body`) sets before it reads them, and that
+    nothing reads afterwards: each iteration might as well have its own."""
+    return tuple(
+        name
+        for name in sorted(written_variables(loop.body))
+        if first_access(loop.body, name) != "read" and not live_after(body, loop, name)
+    )
+
+
 def _path(body: Body, place: Stmt) -> list[tuple[Body, int]]:
     for position, stmt in enumerate(body):
         if stmt is place:

@@ -33,8 +33,8 @@ from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import bands
 from pyschedule.transforms.bands import Band
-from pyschedule.transforms.expansion import expand, split_scalars
-from pyschedule.transforms.nest import Body, Names, replace_statement, with_body
+from pyschedule.transforms.expansion import check_scopes, expand, scalars_of, split_scalars
+from pyschedule.transforms.nest import Body, Names, first_access, live_after, replace_statement, with_body
 from pyschedule.transforms.restructure import (
     Piece,
     Sizes,
@@ -276,17 +276,30 @@ def _attempt(
         _bounds_are_fixed(band)
         names = Names(kernel)
         body = restructure(band, sizes, pieces, names)
+        check_scopes(body)
         scalars = split_scalars(band, body)
     except Unsupported as refusal:
         return None, str(refusal)
     candidate = with_body(kernel, replace_statement(kernel.body, band.root, body))
-    conflict = dependences.conflict(candidate, reorder_reductions=not kernel.strict_math, expanded=tuple(scalars))
+    own = (*scalars, *_kept_in_one_unit(kernel, band))
+    conflict = dependences.conflict(candidate, reorder_reductions=not kernel.strict_math, expanded=own)
     if conflict is not None:
         return None, str(conflict)
     if scalars:
         body = expand(body, scalars, variable_types(kernel), names)
         candidate = with_body(kernel, replace_statement(kernel.body, band.root, body))
     return candidate, ""
+
+
+def _kept_in_one_unit(kernel: Kernel, band: Band) -> list[str]:
+    """The scalars that one unit sets before it reads them, and nothing else reads: order does not touch them."""
+    found: list[str] = []
+    for name in sorted(written_variables((band.root,))):
+        touching = [unit.stmt for unit in band.units if name in scalars_of((unit.stmt,))]
+        set_first = len(touching) == 1 and first_access((touching[0],), name) != "read"
+        if set_first and not live_after(kernel.body, band.root, name):
+            found.append(name)
+    return found
 
 
 def _bounds_are_fixed(band: Band) -> None:

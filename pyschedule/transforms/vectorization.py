@@ -35,6 +35,7 @@ from pyschedule.transforms.nest import (
     before,
     expanded,
     live_after,
+    own_scalars,
     replace_statement,
     skeleton,
     tile_form,
@@ -263,12 +264,13 @@ def _refusal(kernel: Kernel, loops: Sequence[For], width: int, dependences: Depe
     vector = {loop.var: width for loop in loops if _has_origin(loop.body)}
     if not vector:
         return None
+    own = set[str].intersection(*(set(own_scalars(kernel.body, loop)) for loop in loops if loop.var in vector))
     try:
         conflict = dependences.conflict(
             skeleton(kernel),
             reorder_reductions=not kernel.strict_math,
             vector=vector,
-            expanded=expanded(dependences.kernel, kernel),
+            expanded=(*expanded(dependences.kernel, kernel), *sorted(own)),
         )
     except Unsupported as refusal:
         return str(refusal)

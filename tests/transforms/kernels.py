@@ -481,6 +481,14 @@ def element_that_may_not_exist(A, s):
                 s[i + 1] += A[i, j]
 
 
+@case("A:T[m,n] B:T[m//2] C:T[m//2,n]")
+def arm_that_is_never_taken(A, B, C):
+    for i in range(A.shape[0]):
+        for j in range(C.shape[1]):
+            if A[i, j] > 99:
+                C[i, j] = A[i, j] + B[i]
+
+
 @case("A:T[m,n] s:T[m]")
 def masked_elements(A, s):
     for i in range(s.shape[0]):
