@@ -13,11 +13,14 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyschedule.errors import ScheduleError
 from pyschedule.report.fairness import is_fair, run_fairly
 from pyschedule.report.progress import Progress
+
+if TYPE_CHECKING:
+    import pandas
 
 _OPERATORS: Final = ("gemm", "conv2d", "layer_norm")
 
@@ -86,9 +89,10 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--csv", type=Path, help="write the table to this file too")
     bench.set_defaults(run=_bench, fair=True)
 
-    tune = commands.add_parser("tune", help="search for a faster schedule (not in this version)")
-    tune.add_argument("kernel", nargs="?", help="MODULE:KERNEL")
-    tune.add_argument("specs", nargs="*", help='its arguments, as "float32[1024,1024]"')
+    tune = commands.add_parser("tune", help="search for faster tile sizes, for a given time")
+    _add_kernel(tune)
+    tune.add_argument("--seconds", type=_seconds, default=30.0, help="how long to search (default: %(default)g)")
+    tune.add_argument("--csv", type=Path, help="write the table to this file too")
     tune.set_defaults(run=_tune)
 
     doctor = commands.add_parser("doctor", help="versions, CPU, threads, cache and CUDA tools found here")
@@ -105,6 +109,16 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return number
 
 
 # ------------------------------------------------------------------------------------------------ commands
@@ -147,8 +161,7 @@ def _bench(options: argparse.Namespace) -> None:
     from pyschedule.report import perf_report
     from pyschedule.report.table import show
 
-    if options.csv is not None and (options.csv.is_dir() or not options.csv.parent.is_dir()):
-        raise RequestError(f"cannot write {options.csv}: give a file in a folder that exists")
+    _check_csv(options.csv)
     kernel = _kernel(options.kernel)
     arguments = [_data(_argument(text)) for text in options.specs]
     progress = Progress()
@@ -157,17 +170,41 @@ def _bench(options: argparse.Namespace) -> None:
     finally:
         progress.close()
     print(show(frame))
-    if options.csv is not None:
-        try:
-            frame.to_csv(options.csv, index=False)
-        except OSError as error:
-            raise RequestError(
-                f"cannot write {options.csv} ({error.strerror}); the table above is complete"
-            ) from None
+    _write_csv(frame, options.csv)
 
 
 def _tune(options: argparse.Namespace) -> None:
-    raise RequestError("tuning is not in this version; write a schedule and compare it with 'pyschedule bench'")
+    from pyschedule.report.table import show
+    from pyschedule.tuning import tune
+
+    _check_csv(options.csv)
+    kernel = _kernel(options.kernel)
+    arguments = [_data(_argument(text)) for text in options.specs]
+    progress = Progress()
+    try:
+        result = tune(kernel, *arguments, seconds=options.seconds, progress=progress)
+    finally:
+        progress.close()
+    frame = result.to_frame()
+    print(show(frame))
+    ended = {"time": "time is up", "space": "every candidate was tried", "interrupt": "interrupted"}
+    found = f"{result.speedup:.2f} times as fast" if result.speedup > 1 else "nothing faster than what it has"
+    print(f"\n{ended[result.stopped]}; {found}:", *result.decorators, sep="\n")
+    _write_csv(frame, options.csv)
+
+
+def _check_csv(path: Path | None) -> None:
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise RequestError(f"cannot write {path}: give a file in a folder that exists")
+
+
+def _write_csv(frame: pandas.DataFrame, path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        frame.to_csv(path, index=False)
+    except OSError as error:
+        raise RequestError(f"cannot write {path} ({error.strerror}); the table above is complete") from None
 
 
 def _doctor(options: argparse.Namespace) -> None:

@@ -97,7 +97,9 @@ WRONG = [
     (["demo", "--size", "0"], "positive"),
     (["bench", "mine:twice", "float32[10]", "float32[10]", "--rounds", "many"], "positive"),
     (["bench", "mine:twice", "float32[10]", "float32[10]", "--csv", "absent/t.csv"], "folder"),
-    (["tune", "mine:twice"], "bench"),
+    (["tune", "mine:twice", "float32[10]"], "'y'; give"),
+    (["tune", "mine:twice", "float32[10]", "float32[10]", "--seconds", "0"], "positive"),
+    (["tune", "mine:twice", "float32[10]", "float32[10]", "--csv", "absent/t.csv"], "folder"),
 ]
 
 

@@ -6,18 +6,17 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyschedule.errors import InternalError
-from pyschedule.ir import visitors
-from pyschedule.ir.nodes import Kernel
 from pyschedule.ir.signature import Shaped
 from pyschedule.report.counting import Work, count
-from pyschedule.report.device import on_device, synchronize, to_host
 from pyschedule.report.measure import interleaved
 from pyschedule.report.peak import copy_gbytes, fma_gflops
 from pyschedule.report.progress import silent
 from pyschedule.report.variants import variants
+from pyschedule.runtime.repeated import TOLERANCE, Repeated, on_device, relative_error, to_host
 
 if TYPE_CHECKING:
     import pandas
@@ -38,9 +37,6 @@ COLUMNS: Final = (
     "pct_bandwidth",
     "rel_error",
 )
-
-#: The largest relative error, by the Euclidean norm, that a variant may have against float64.
-_TOLERANCE: Final = {"float64": 1e-11, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 
 
 @dataclass(frozen=True)
@@ -139,20 +135,20 @@ def _rows(case: Case, rounds: int, seconds: float, progress: Callable[[str], Non
     own = variants(case.kernel, lowering.definition.schedule.for_target(kind))
     source = lowering.stages["source"]
     work = count(source, case.arguments)
-    bench = _Bench(case, source)
+    bench = Repeated(case.arguments, source)
 
     progress("computing in float64")
-    expected = bench.reference(next(iter(own.values())), work)
+    expected = _reference(case, bench, next(iter(own.values())), work)
     functions: dict[str, Callable[..., Any]] = {**own, **case.peers}
     errors: dict[str, float] = {}
     for name, function in functions.items():
         progress(f"checking {name}")
-        errors[name] = _relative_error(bench.outputs(function), expected)
-        if not errors[name] <= _TOLERANCE.get(dtype, 0.0):
+        errors[name] = relative_error(bench.outputs(function), expected)
+        if not errors[name] <= TOLERANCE.get(dtype, 0.0):
             message = f"{name}: the result is off by {errors[name]:.2g} (relative, against float64)"
             raise InternalError(message) if name in own else ValueError(message)
     times = interleaved(
-        {name: bench.timed(function) for name, function in functions.items()},
+        {name: partial(bench.run, function) for name, function in functions.items()},
         bench.restore,
         rounds=rounds,
         seconds=seconds,
@@ -194,86 +190,21 @@ def _cores(kernel: Any, arguments: tuple[Any, ...]) -> int:
     return int(numba.get_num_threads()) if kernel.lower(*arguments).runs_in_parallel else 1
 
 
-class _Bench:
-    """The arguments that all variants share, restored to what they were before each run."""
-
-    def __init__(self, case: Case, source: Kernel) -> None:
-        written = visitors.written_arrays(source.body) - set(source.outputs)
-        names = [param.name for param in source.params if param.name not in source.outputs]
-        self._case = case
-        self._written = [place for place, name in enumerate(names) if name in written]
-        self._pristine = {place: to_host(case.arguments[place]).copy() for place in self._written}
-
-    def restore(self) -> None:
-        for place, content in self._pristine.items():
-            array = self._case.arguments[place]
-            if on_device(array):
-                from numba import cuda
-
-                cuda.as_cuda_array(array).copy_to_device(content)
-            else:
-                array[...] = content
-
-    def timed(self, function: Callable[..., Any]) -> Callable[[], None]:
-        device = any(on_device(arg) for arg in self._case.arguments)
-
-        def run() -> None:
-            function(*self._case.arguments)
-            if device:
-                synchronize()
-
-        return run
-
-    def outputs(self, function: Callable[..., Any]) -> list[Any]:
-        """What a function writes into its arguments; where a kernel writes none, what it returns."""
-        self.restore()
-        result = function(*self._case.arguments)
-        got = self._select(self._case.arguments, result)
-        self.restore()
-        return got
-
-    def reference(self, naive: Any, work: Work) -> list[Any]:
-        """The outputs in float64."""
-        import numpy as np
-
-        self.restore()
-        arguments = tuple(
-            to_host(arg).astype(np.float64)
-            if hasattr(arg, "shape") and str(arg.dtype) in _TOLERANCE
-            else to_host(arg).copy()
-            if hasattr(arg, "shape")
-            else arg
-            for arg in self._case.arguments
-        )
-        function = self._case.reference
-        if function is None:
-            small = work.flops is not None and work.flops <= 1_000_000
-            function = naive.python if small else naive
-        return self._select(arguments, function(*arguments))
-
-    def _select(self, arguments: tuple[Any, ...], result: Any) -> list[Any]:
-        import numpy as np
-
-        if self._written:
-            return [to_host(arguments[place]).copy() for place in self._written]
-        values = result if isinstance(result, tuple) else (result,)
-        return [np.array(to_host(value)) for value in values]
-
-
-def _relative_error(got: list[Any], expected: list[Any]) -> float:
-    """The largest relative error over the outputs, by the Euclidean norm; infinite where one is not finite
-    and the other is."""
+def _reference(case: Case, bench: Repeated, naive: Any, work: Work) -> list[Any]:
+    """The outputs in float64."""
     import numpy as np
 
-    worst = 0.0
-    for one, other in zip(got, expected, strict=True):
-        left, right = np.asarray(one, np.float64), np.asarray(other, np.float64)
-        if left.shape != right.shape:
-            return math.inf
-        finite = np.isfinite(right)
-        if not np.isfinite(left[finite]).all() or not np.array_equal(left[~finite], right[~finite], equal_nan=True):
-            return math.inf
-        difference = float(np.linalg.norm(left[finite] - right[finite]))
-        size = float(np.linalg.norm(right[finite]))
-        worst = max(worst, 0.0 if difference == 0 else difference / size if size else math.inf)
-    return worst
+    bench.restore()
+    arguments = tuple(
+        to_host(arg).astype(np.float64)
+        if hasattr(arg, "shape") and str(arg.dtype) in TOLERANCE
+        else to_host(arg).copy()
+        if hasattr(arg, "shape")
+        else arg
+        for arg in case.arguments
+    )
+    function = case.reference
+    if function is None:
+        small = work.flops is not None and work.flops <= 1_000_000
+        function = naive.python if small else naive
+    return bench.select(arguments, function(*arguments))

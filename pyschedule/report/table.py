@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 _FORMATS: Final = {
     "time_s": "{:.4g}",
+    "best_s": "{:.4g}",
     "speedup": "{:.1f}",
     "gflops": "{:.1f}",
     "pct_peak": "{:.1f}",
@@ -22,6 +23,7 @@ _FORMATS: Final = {
 def show(frame: pandas.DataFrame) -> str:
     """The report's table, one line a row; what is not known is a dash."""
     text = frame.copy()
-    for column, style in _FORMATS.items():
+    for column in frame.columns.intersection(list(_FORMATS)):
+        style = _FORMATS[column]
         text[column] = ["-" if math.isnan(value) else style.format(value) for value in frame[column]]
     return text.to_string(index=False)
