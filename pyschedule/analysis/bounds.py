@@ -123,17 +123,22 @@ class _Sets:
         test = negated(from_set(outside, self.known, self.names))
         verb = "writes" if site.writes else "reads"
         reached = self._reached(site, axis)
-        what = "an index outside" if reached is None else f"index {format_expr(reached)}{_values(reached)}"
+        named = "index" if len(reached) == 1 else "indices"
+        what = f"{named} {' to '.join(map(format_expr, reached))}{_values(*reached)}"
+        if not reached:
+            what = "an index outside"
         where = "" if site.loc is None else f" at {site.loc}".replace("{", "{{").replace("}", "}}")
         message = (
             f"{array.name}: axis {axis} has extent {_filled(array.shape[axis])}, but the loop {verb} {what}{where}"
         )
         return Precondition(test, array.name, axis, site.loc, message)
 
-    def _reached(self, site: Site, axis: int) -> Expr | None:
-        """The index that lies furthest outside, where one expression says it."""
+    def _reached(self, site: Site, axis: int) -> tuple[Expr, ...]:
+        """The index that lies furthest outside, or the first and the last where arguments decide which it is;
+        nothing where no expression says it."""
         index, extent = site.indices[axis], site.extents[axis]
-        above = self._arguments(site, at_most(extent, index))
+        beyond = self._arguments(site, _below(index, extent)), self._arguments(site, at_most(extent, index))
+        before, after = (found is not None and not found.is_empty() for found in beyond)
         self.context.reset_operations()
         try:
             points = self._points(site, junction("and"))
@@ -142,13 +147,14 @@ class _Sets:
                     self.context, f"{self.declaration}{{ [{', '.join(site.unknowns)}] -> [{index}] }}"
                 )
             )
-            last = indices.dim_min(0) if above is None or above.is_empty() else indices.dim_max(0)
-            if last.n_piece() != 1:
-                return None
+            ends = [indices.dim_min(0)] if before or not after else []
+            ends += [indices.dim_max(0)] if after else []
+            if any(end.n_piece() != 1 for end in ends):
+                return ()
             build = self.isl.AstBuild.from_context(self.known)
-            return from_ast(build.expr_from_pw_aff(last), self.names)
+            return tuple(dict.fromkeys(from_ast(build.expr_from_pw_aff(end), self.names) for end in ends))
         except (self.isl.Error, Unsupported):
-            return None
+            return ()
 
 
 def _below(index: Quasi, extent: Quasi) -> Formula:
@@ -167,7 +173,8 @@ def _filled(expr: Expr) -> str:
     )
 
 
-def _values(expr: Expr) -> str:
-    """` (n = {n}, A.shape[0] = {A.shape[0]})`: what the arguments in an expression are."""
-    parts = [f"{format_expr(part)} = {_filled(part)}" for part in _arguments_of(expr)]
+def _values(*exprs: Expr) -> str:
+    """` (n = {n}, A.shape[0] = {A.shape[0]})`: what the arguments in some expressions are."""
+    arguments = dict.fromkeys(part for expr in exprs for part in _arguments_of(expr))
+    parts = [f"{format_expr(part)} = {_filled(part)}" for part in arguments]
     return f" ({', '.join(parts)})" if parts else ""
