@@ -13,7 +13,17 @@ from pyschedule.ir.types import element_of
 from pyschedule.schedule.directives import NoUnroll, Poll, Schedule, Tile, Unroll, Vectorize
 from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
-from pyschedule.transforms import mapping, promotion, registers, staging, tiling, unrolling, vectorization, widening
+from pyschedule.transforms import (
+    mapping,
+    promotion,
+    registers,
+    staging,
+    tiling,
+    unroll_requests,
+    unrolling,
+    vectorization,
+    widening,
+)
 from pyschedule.transforms.simplify import simplify
 from pyschedule.transforms.speculation import speculate
 
@@ -122,7 +132,7 @@ def _register_tiles(
 ) -> tuple[Tile, ...]:
     """In the block form `unroll(factors=...)` is the register tile: an inner size of the loops it means.  On a
     loop in lanes it counts vectors."""
-    outputs = [source for source, _ in unrolling.output_loops(kernel)]
+    outputs = [source for source, _ in unroll_requests.output_loops(kernel)]
     inner: dict[str, int] = {}
     for directive in unrolls:
         count = min(len(directive.factors), len(outputs))

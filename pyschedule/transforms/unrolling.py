@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pyschedule.analysis import access
 from pyschedule.analysis.dependences import Dependences
@@ -29,9 +28,9 @@ from pyschedule.ir.nodes import Alloc, Break, Expr, For, If, Kernel, Return, Stm
 from pyschedule.ir.visitors import counters, local_arrays, substitute, variables, walk, written_variables
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import NoUnroll, Unroll
-from pyschedule.schedule.log import Record, skipped
+from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
-from pyschedule.transforms import bands
+from pyschedule.transforms import bands, unroll_requests
 from pyschedule.transforms.copies import renamed_buffers, renamed_counters, renamed_loops, renamed_scalars
 from pyschedule.transforms.nest import (
     Body,
@@ -46,20 +45,10 @@ from pyschedule.transforms.nest import (
 )
 from pyschedule.transforms.registers import loops_over_registers
 from pyschedule.transforms.simplify import simplify
-from pyschedule.transforms.vectorization import innermost_pieces
 
 #: One directive makes at most this many copies of a body, and of the statements in it.
 MOST_COPIES = 1024
 MOST_STATEMENTS = 65536
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """One loop of the user's to unroll: `factor` is `None` for all of it."""
-
-    source: str
-    ordinal: int
-    factor: int | None
 
 
 def unroll(
@@ -77,119 +66,47 @@ def unroll(
     """
     records: list[Record] = []
     kernel = keep_rolled(kernel, rolled, records)
+    taken: set[tuple[str, int]] = set()
     for directive in directives:
-        records.extend(_refusals_of_names(kernel, directive))
-        requests = _requests(kernel, dependences.kernel, directive, target)
+        records.extend(unroll_requests.refusals_of_names(kernel, directive))
+        requests = unroll_requests.requests_of(kernel, dependences.kernel, directive, target)
+        requests = unroll_requests.not_taken(requests, directive, taken)
         done: list[tuple[str, int]] = []
         details: list[str] = []
         for request in reversed(requests):  # as written, the innermost stands last
-            loops = innermost_pieces(kernel).get((request.source, request.ordinal), [])
             factors: list[int] = []
-            for loop in loops:
+            for loop in request.loops(kernel):
                 try:
                     kernel, factor, how = _unrolled(
                         kernel, loop, request.factor, target, dependences, vector, scalar
                     )
                 except Unsupported as refusal:
                     if not (directive.loop is None and not directive.factors):
-                        records.append(_skipped(directive, request, refusal))
+                        records.append(unroll_requests.refused(directive, request, refusal))
                     continue
                 factors.append(factor)
                 details += [f"loop '{loop.label}': {how}"] if how else []
             if factors:
-                done.insert(0, (request.source, max(factors)))
+                done.insert(0, (request.name, max(factors)))
         if done:
             records.append(
-                Record("Unroll", "Applied", _describe(done), tuple(dict.fromkeys(details)), directive.loc)
+                Record(
+                    "Unroll",
+                    "Applied",
+                    unroll_requests.describe(done),
+                    tuple(dict.fromkeys(details)),
+                    directive.loc,
+                )
             )
-        elif not requests and directive.loop is None:
+        elif not requests and directive.loop is None and not directive.factors:
             records.append(
                 Record(
                     "Unroll", "Note", "no loop has a body small enough to unroll", (), directive.loc, silent=True
                 )
             )
+        if len(requests) < len(directive.factors):
+            records.append(unroll_requests.without_loops(directive, len(requests)))
     return kernel, tuple(records)
-
-
-def _describe(done: list[tuple[str, int]]) -> str:
-    unique = list(dict.fromkeys(done))
-    factors = ",".join(str(factor) for _, factor in unique)
-    names = ",".join(f"'{name}'" for name, _ in unique)
-    return f"factors=[{factors}] on loops {names}"
-
-
-def _skipped(directive: Unroll, request: _Request, refusal: Unsupported) -> Record:
-    return skipped("Unroll", f"loop '{request.source}': {refusal.reason}", directive.loc, refusal.place)
-
-
-def _refusals_of_names(kernel: Kernel, directive: Unroll) -> list[Record]:
-    """A name that means no counted loop any more: a `while`, or a piece of a loop that was not tiled."""
-    if directive.loop is None:
-        return []
-    spec = loop_names.parse(directive.loop)
-    loops = [stmt for stmt in walk(kernel.body) if isinstance(stmt, (For, While))]
-    if spec is not None and any(isinstance(loop, For) and spec.matches(loop) for loop in loops):
-        return []
-    if spec is not None and any(
-        isinstance(loop, While) and spec.names(loop.source, loop.ordinal) for loop in loops
-    ):
-        reason = f"loop '{directive.loop}' is a while loop whose trip count is not known on entry"
-    else:
-        reason = f"no loop '{directive.loop}' is there to unroll (was its tiling skipped?)"
-    return [Record("Unroll", "Skipped", reason, (), directive.loc)]
-
-
-def _requests(kernel: Kernel, source: Kernel, directive: Unroll, target: Target) -> list[_Request]:
-    """Which loops a directive means, in source order; what a reduction runs over is told by the source."""
-    pieces = innermost_pieces(kernel)
-    if directive.loop is not None:
-        spec = loop_names.parse(directive.loop)
-        return [
-            _Request(source, ordinal, directive.factor)
-            for source, ordinal in pieces
-            if spec is not None and spec.names(source, ordinal)
-        ]
-    if directive.factors:
-        outputs = output_loops(source)
-        count = min(len(directive.factors), len(outputs))
-        if not count:
-            return []
-        chosen = list(zip(outputs[len(outputs) - count :], directive.factors[-count:], strict=True))
-        return [_Request(source, ordinal, factor) for (source, ordinal), factor in chosen]
-    return [
-        _Request(source, ordinal, factor)
-        for (source, ordinal), loops in pieces.items()
-        if (factor := _automatic(loops, target)) > 1
-    ]
-
-
-def output_loops(kernel: Kernel) -> list[tuple[str, int]]:
-    """The loops that no reduction runs over, in source order, of the deepest nest."""
-    pieces = innermost_pieces(kernel)
-    result: dict[tuple[str, int], None] = {}
-    for key, loops in pieces.items():
-        if not any(bands.is_reduction_loop(loop) for loop in loops):
-            result[key] = None
-    return list(result)
-
-
-def _automatic(loops: Sequence[For], target: Target) -> int:
-    """The largest power of two up to 8 whose copies stay under 0.8 of the registers; 1 for a loop with loops in
-    it, or with more statements than pay."""
-    from pyschedule.analysis.registers import pressure
-
-    factor = 1
-    for loop in loops:
-        if any(isinstance(stmt, (For, While)) for stmt in walk(loop.body)) or loop.unroll == 1:
-            return 1
-        if bands.early_exit(loop.body) is not None:
-            return 1
-        need = max(1, pressure(loop.body, target.vector_bytes))
-        fitting = max(1, int(0.8 * target.vector_registers) // need)
-        statements = sum(1 for _ in walk(loop.body))
-        while factor < 8 and factor * 2 <= fitting and factor * 2 * statements <= 64:
-            factor *= 2
-    return factor
 
 
 # ------------------------------------------------------------------------------------------- one loop
@@ -202,7 +119,7 @@ def keep_rolled(kernel: Kernel, directives: Sequence[NoUnroll], records: list[Re
         found = [
             stmt
             for stmt in walk(kernel.body)
-            if isinstance(stmt, (For, While)) and spec is not None and spec.names(stmt.source, stmt.ordinal)
+            if isinstance(stmt, (For, While)) and spec is not None and spec.matches(stmt)
         ]
         for loop in found:
             kernel = with_body(kernel, replace_statement(kernel.body, loop, (dataclasses.replace(loop, unroll=1),)))
@@ -211,7 +128,7 @@ def keep_rolled(kernel: Kernel, directives: Sequence[NoUnroll], records: list[Re
                 Record("NoUnroll", "Applied", f"loop '{directive.loop}' stays rolled", (), directive.loc)
             )
         else:
-            text = f"no loop '{directive.loop}' is left to keep rolled"
+            text = f"no loop '{directive.loop}' is there to keep rolled (was its tiling skipped?)"
             records.append(Record("NoUnroll", "Skipped", text, (), directive.loc))
     return kernel
 
@@ -244,6 +161,8 @@ def _unrolled(
         )
     full = trips is not None and (factor is None or factor >= trips)
     copies = trips if full and trips is not None else factor or 1
+    if not full and loop.max_trip is not None:
+        copies = max(1, min(copies, loop.max_trip))
     _within_budget(loop, copies)
     if copies <= 1 and full:
         new: Body = substitute(loop.body, {loop.var: loop.start}) if trips else ()

@@ -1,0 +1,147 @@
+"""Which loops an `unroll` means: those it names, those its `factors` go to, or those that it chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyschedule.errors import ScheduleError, Unsupported
+from pyschedule.ir.nodes import For, Kernel, While
+from pyschedule.ir.visitors import walk
+from pyschedule.schedule import names as loop_names
+from pyschedule.schedule.directives import Unroll
+from pyschedule.schedule.log import Record, skipped
+from pyschedule.schedule.targets import Target
+from pyschedule.transforms import bands
+from pyschedule.transforms.vectorization import innermost_pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One loop of the user's to unroll, its innermost piece or the one named: `factor` is `None` for all of it."""
+
+    source: str
+    ordinal: int
+    factor: int | None
+    piece: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.source if self.piece is None else f"{self.source}.{self.piece}"
+
+    def loops(self, kernel: Kernel) -> list[For]:
+        if self.piece is None:
+            return innermost_pieces(kernel).get((self.source, self.ordinal), [])
+        own = (self.source, self.ordinal, self.piece)
+        return [
+            stmt
+            for stmt in walk(kernel.body)
+            if isinstance(stmt, For) and (stmt.source, stmt.ordinal, stmt.piece) == own
+        ]
+
+
+def not_taken(requests: list[Request], directive: Unroll, taken: set[tuple[str, int]]) -> list[Request]:
+    """The requests on loops that no directive before has unrolled; an automatic one looks at these alone.
+
+    Raises `ScheduleError` where `factors` mean a loop that is also unrolled by its name.
+    """
+    free = [request for request in requests if (request.source, request.ordinal) not in taken]
+    if directive.factors and len(free) < len(requests):
+        name = next(request.source for request in requests if request not in free)
+        raise ScheduleError(
+            f"unroll: factors={list(directive.factors)} and unroll({name!r}) both unroll loop {name!r}; keep one",
+            directive.loc,
+        )
+    if directive.loop is None:
+        requests = free
+    taken.update((request.source, request.ordinal) for request in requests)
+    return requests
+
+
+def without_loops(directive: Unroll, count: int) -> Record:
+    loops = f"{count or 'no'} loop{'' if count == 1 else 's'}"
+    surplus = list(directive.factors[: len(directive.factors) - count])
+    summary = f"factors={list(directive.factors)}: {loops} can take them, so that {surplus} have none"
+    return skipped("Unroll", summary, directive.loc)
+
+
+def describe(done: list[tuple[str, int]]) -> str:
+    unique = list(dict.fromkeys(done))
+    factors = ",".join(str(factor) for _, factor in unique)
+    names = ",".join(f"'{name}'" for name, _ in unique)
+    return f"factors=[{factors}] on loops {names}"
+
+
+def refused(directive: Unroll, request: Request, refusal: Unsupported) -> Record:
+    return skipped("Unroll", f"loop '{request.name}': {refusal.reason}", directive.loc, refusal.place)
+
+
+def refusals_of_names(kernel: Kernel, directive: Unroll) -> list[Record]:
+    """A name that means no counted loop any more: a `while`, or a piece of a loop that was not tiled."""
+    if directive.loop is None:
+        return []
+    spec = loop_names.parse(directive.loop)
+    loops = [stmt for stmt in walk(kernel.body) if isinstance(stmt, (For, While))]
+    if spec is not None and any(isinstance(loop, For) and spec.matches(loop) for loop in loops):
+        return []
+    if spec is not None and any(
+        isinstance(loop, While) and spec.names(loop.source, loop.ordinal) for loop in loops
+    ):
+        reason = f"loop '{directive.loop}' is a while loop whose trip count is not known on entry"
+    else:
+        reason = f"no loop '{directive.loop}' is there to unroll (was its tiling skipped?)"
+    return [Record("Unroll", "Skipped", reason, (), directive.loc)]
+
+
+def requests_of(kernel: Kernel, source: Kernel, directive: Unroll, target: Target) -> list[Request]:
+    """Which loops a directive means, in source order; what a reduction runs over is told by the source."""
+    pieces = innermost_pieces(kernel)
+    if directive.loop is not None:
+        spec = loop_names.parse(directive.loop)
+        return [
+            request
+            for source, ordinal in pieces
+            if spec is not None and spec.names(source, ordinal)
+            if (request := Request(source, ordinal, directive.factor, spec.piece)).loops(kernel)
+        ]
+    if directive.factors:
+        outputs = output_loops(source)
+        count = min(len(directive.factors), len(outputs))
+        if not count:
+            return []
+        chosen = list(zip(outputs[len(outputs) - count :], directive.factors[-count:], strict=True))
+        return [Request(source, ordinal, factor) for (source, ordinal), factor in chosen]
+    return [
+        Request(source, ordinal, factor)
+        for (source, ordinal), loops in pieces.items()
+        if (factor := _automatic(loops, target)) > 1
+    ]
+
+
+def output_loops(kernel: Kernel) -> list[tuple[str, int]]:
+    """The loops that no reduction runs over, in source order, of the deepest nest."""
+    pieces = innermost_pieces(kernel)
+    result: dict[tuple[str, int], None] = {}
+    for key, loops in pieces.items():
+        if not any(bands.is_reduction_loop(loop) for loop in loops):
+            result[key] = None
+    return list(result)
+
+
+def _automatic(loops: Sequence[For], target: Target) -> int:
+    """The largest power of two up to 8 whose copies stay under 0.8 of the registers; 1 for a loop with loops in
+    it, or with more statements than pay."""
+    from pyschedule.analysis.registers import pressure
+
+    factor = 1
+    for loop in loops:
+        if any(isinstance(stmt, (For, While)) for stmt in walk(loop.body)) or loop.unroll == 1:
+            return 1
+        if bands.early_exit(loop.body) is not None:
+            return 1
+        need = max(1, pressure(loop.body, target.vector_bytes))
+        fitting = max(1, int(0.8 * target.vector_registers) // need)
+        statements = sum(1 for _ in walk(loop.body))
+        while factor < 8 and factor * 2 <= fitting and factor * 2 * statements <= 64:
+            factor *= 2
+    return factor
