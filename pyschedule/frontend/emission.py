@@ -32,7 +32,7 @@ from pyschedule.ir.nodes import (
 )
 from pyschedule.ir.signature import ScalarSpec, Signature
 from pyschedule.ir.types import FLOAT64, INT64, WEAK_FLOAT, WEAK_INT, Scalar
-from pyschedule.ir.visitors import Body, variables, walk, walk_expr
+from pyschedule.ir.visitors import Body, variables, walk, walk_expr, written_arrays, written_variables
 
 _ROUNDS = 20  # types only grow, and their lattice is low: far more than any program needs
 
@@ -322,7 +322,7 @@ class Emitter(ValueReader):
             body = (first, *self._inside(stmt.body, {stmt.name: None}))
         else:
             body = self._inside(stmt.body, {stmt.name: Var(var)})
-        return [self._for(var, start, stop, step, body, stmt)]
+        return self._for(var, start, stop, step, body, stmt)
 
     def _check_step(self, step: Expr, stmt: surface.Loop) -> None:
         if isinstance(step, Const):
@@ -334,11 +334,26 @@ class Emitter(ValueReader):
 
     def _for(
         self, var: str, start: Expr, stop: Expr, step: Expr, body: Body, stmt: surface.Loop | surface.Repeat
-    ) -> For:
-        bounds = [build.constant(part) for part in (start, stop, step)]
-        first, last, by = bounds
+    ) -> list[Stmt]:
+        """The loop, after the assignments of those bounds that its body would change.
+
+        Python evaluates them once, and so does a `For`; but the pieces of a loop that is split ask again.
+        """
+        before: list[Stmt] = []
+        variables_changed, arrays_changed = written_variables(body), written_arrays(body)
+        bounds: list[Expr] = []
+        for what, bound in (("start", start), ("stop", stop), ("step", step)):
+            loaded = {part.array for part in walk_expr(bound) if isinstance(part, Load)}
+            if variables(bound) & variables_changed or loaded & arrays_changed:
+                name = self._fresh(f"{var}_{what}")
+                before.append(Assign(name, bound, INT64, loc=stmt.loc))
+                bounds.append(Var(name, INT64))
+            else:
+                bounds.append(bound)
+        first, last, by = map(build.constant, bounds)
         trip = None if first is None or last is None or not by else len(range(first, last, by))
-        return For(var, start, stop, step, body, stmt.source, stmt.ordinal, max_trip=trip, loc=stmt.loc)
+        start, stop, step = bounds
+        return [*before, For(var, start, stop, step, body, stmt.source, stmt.ordinal, max_trip=trip, loc=stmt.loc)]
 
     def _inside(self, body: Body, scope: Mapping[str, Expr | None]) -> Body:
         """A loop's body, with its counter in scope (`None`: a local of that name is to be read instead)."""
@@ -388,8 +403,8 @@ class Emitter(ValueReader):
             # What the counter holds after its increment, or after `break`, is the user's own business: it
             # stays a local, set from a hidden counter.
             first_of = Assign(local.name, Var(var), INT64, loc=stmt.loc)
-            return [self._for(var, start, stop, step, (first_of, *self._inside(stmt.body, {})), stmt)]
-        done: list[Stmt] = [self._for(var, start, stop, step, self._inside(form.body, {name: Var(var)}), stmt)]
+            return self._for(var, start, stop, step, (first_of, *self._inside(stmt.body, {})), stmt)
+        done = self._for(var, start, stop, step, self._inside(form.body, {name: Var(var)}), stmt)
         if lives:
             done.append(Assign(local.name, _final(start, stop, form.step), INT64, loc=stmt.loc))
         return done
