@@ -52,7 +52,8 @@ def map_loops(
     asked = [(directive, directive.parallel) for directive in directives if directive.parallel]
     if target.thread_mapping:
         kernel = _hardware(kernel, target, dependences, lanes, notes)
-        return kernel, (), tuple(notes)
+        refused = [record for one, name in asked for record in _not_mapped(kernel, one, name or "", dependences)]
+        return kernel, tuple(refused), tuple(notes)
     for directive, name in asked:
         spec = loop_names.parse(name or "")
         chosen = [loop for loop in loops(kernel.body) if spec is not None and spec.matches(loop)]
@@ -65,13 +66,33 @@ def map_loops(
                 summary = f"parallel='{name}': {reason}"
                 refused.append(Record("Parallelization", "Skipped", summary, (), directive.loc, loop.loc))
         if not chosen:
-            summary = f"parallel='{name}': its loop was not tiled"
-            refused.append(Record("Parallelization", "Skipped", summary, (), directive.loc))
+            refused.append(_not_there(directive, name or ""))
     if not asked and directives:
         for stmt in kernel.body:
             if isinstance(stmt, For):
                 kernel = _outermost_tile(kernel, stmt, target, dependences, notes)
     return kernel, tuple(refused), tuple(notes)
+
+
+def _not_mapped(kernel: Kernel, directive: Tile, name: str, dependences: Dependences) -> list[Record]:
+    """Refusals of the loops that `parallel` names and that neither blocks nor threads run."""
+    spec = loop_names.parse(name)
+    chosen = [loop for loop in loops(kernel.body) if spec is not None and spec.matches(loop)]
+    if not chosen:
+        return [_not_there(directive, name)]
+    records: list[Record] = []
+    settled = {(loop.source, loop.ordinal) for loop in chosen if loop.mapping != "serial"}
+    for loop in chosen:
+        if (loop.source, loop.ordinal) not in settled:
+            settled.add((loop.source, loop.ordinal))
+            reason = _crosses(kernel, loop, dependences) or "blocks and threads run other loops of its nest"
+            summary = f"parallel='{name}': {reason}"
+            records.append(Record("Parallelization", "Skipped", summary, (), directive.loc, loop.loc))
+    return records
+
+
+def _not_there(directive: Tile, name: str) -> Record:
+    return Record("Parallelization", "Skipped", f"parallel='{name}': its loop was not tiled", (), directive.loc)
 
 
 def _crosses(kernel: Kernel, loop: For, dependences: Dependences) -> str | None:
@@ -83,7 +104,8 @@ def _crosses(kernel: Kernel, loop: For, dependences: Dependences) -> str | None:
             skeleton(kernel),
             reorder_reductions=not kernel.strict_math,
             parallel=(loop.var,),
-            expanded=(*expanded(dependences.kernel, kernel), *own_scalars(kernel.body, loop)),
+            expanded=expanded(dependences.kernel, kernel),
+            own=own_scalars(kernel.body, loop),
         )
     except Unsupported as refusal:
         return str(refusal)
@@ -155,7 +177,9 @@ def _map_nest(
     blocks = blocks[: len(target.parallel_mapping)]
     threads: list[For] = []
     count = 1
-    for loop in reversed(inner):
+    # Pieces below the middle ones are what one thread does itself, where the middle ones fit.
+    middle = [loop for loop in inner if loop.piece == 1 and (loop.max_trip or 0) <= target.threads_per_block[1]]
+    for loop in reversed(middle or inner):
         trips = loop.max_trip
         if trips is None or len(threads) == len(target.thread_mapping):
             continue
