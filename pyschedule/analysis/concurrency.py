@@ -38,7 +38,8 @@ class Concurrent:
     width: int | None
     free: Freedom
 
-    def conflict(self, expanded: Collection[str] = ()) -> Conflict | None:
+    def conflict(self, expanded: Collection[str] = (), own: Collection[str] = ()) -> Conflict | None:
+        """The first name that keeps the iterations apart; `own` ones do not, see `Dependences.conflict`."""
         if not any(True for _ in self._occurrences()):
             return None
         found = self._lockstep()
@@ -51,7 +52,7 @@ class Concurrent:
                 if access.statement is not None
             }
             inside = {access: items for access, items in inside.items() if items}
-            if not any(access.writes for access in inside):
+            if name in own or not any(access.writes for access in inside):
                 continue
             if name in expanded:
                 found = self._between_copies(name, inside)

@@ -84,6 +84,7 @@ class Dependences:
         parallel: Collection[str] = (),
         vector: Mapping[str, int] | None = None,
         expanded: Collection[str] = (),
+        own: Collection[str] = (),
     ) -> Conflict | None:
         """Why `new` does not compute what the source computes; `None`: it does.
 
@@ -91,8 +92,10 @@ class Dependences:
         `parallel`: counters of loops of `new` whose iterations run at once, on threads.
         `vector`: counters of loops that run in chunks of so many lanes.
         `expanded`: scalars and arrays (by their source names) of which every iteration has its own copy; that
-        a copy is written before it is read is for the transform to see to.  Loops that are not in `new`, or
-        hold no statement of the source, are in nobody's way.
+        a copy is written before it is read is for the transform to see to.
+        `own`: scalars that the iterations of all loops that move or run at once set before they read them, as their
+        text alone shows; nothing is asked of them.
+        Loops that are not in `new`, or hold no statement of the source, are in nobody's way.
         """
         free: Freedom = "all" if reorder_reductions else "exact"
 
@@ -103,11 +106,13 @@ class Dependences:
             yield self._coverage(nest)
             comparison = Comparison(self._dataflow, nest, free)
             for name in self._dataflow.accesses:
+                if name in own:
+                    continue
                 yield comparison.conflict(name, name in expanded)
             for loop in parallel:
-                yield Concurrent(self._dataflow, nest, loop, None, "none").conflict(expanded)
+                yield Concurrent(self._dataflow, nest, loop, None, "none").conflict(expanded, own)
             for loop, width in lanes.items():
-                yield Concurrent(self._dataflow, nest, loop, width, free).conflict(expanded)
+                yield Concurrent(self._dataflow, nest, loop, width, free).conflict(expanded, own)
 
         return self._answer(lambda: next((found for found in checks() if found is not None), None))
 

@@ -218,8 +218,8 @@ def _accumulators(
             continue
         place = getattr(stmt, "loc", None)
         if reduction.indices is None:
-            if first_access(body, reduction.name) == "written":
-                continue
+            if first_access(body, reduction.name) != "read":
+                continue  # set afresh in every iteration
         elif any(loop.var in variables(index) for index in reduction.indices):
             continue
         if strict_math and not reduction.exact:

@@ -281,8 +281,12 @@ def _attempt(
     except Unsupported as refusal:
         return None, str(refusal)
     candidate = with_body(kernel, replace_statement(kernel.body, band.root, body))
-    own = (*scalars, *_kept_in_one_unit(kernel, band))
-    conflict = dependences.conflict(candidate, reorder_reductions=not kernel.strict_math, expanded=own)
+    conflict = dependences.conflict(
+        candidate,
+        reorder_reductions=not kernel.strict_math,
+        expanded=tuple(scalars),
+        own=_kept_in_one_unit(kernel, band),
+    )
     if conflict is not None:
         return None, str(conflict)
     if scalars:

@@ -23,7 +23,7 @@ from pyschedule.errors import Unsupported
 from pyschedule.ir import build
 from pyschedule.ir.nodes import Assign, For, If, Kernel, Load, Ramp, Stmt, Store, Var
 from pyschedule.ir.types import element_of, lanes_of
-from pyschedule.ir.visitors import arrays, children, expressions, walk, walk_expr
+from pyschedule.ir.visitors import arrays, children, expressions, walk, walk_expr, written_variables
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Vectorize
 from pyschedule.schedule.log import Record, skipped
@@ -261,16 +261,20 @@ def _refusal(kernel: Kernel, loops: Sequence[For], width: int, dependences: Depe
     for loop in loops:
         if loop.mapping != "serial":
             return f"the iterations of loop '{loop.label}' run on {loop.mapping}; give it an inner tile"
+    if any(lanes_of(part.type) > 1 for loop in loops for part in expressions(loop.body)):
+        return f"what is in loop '{loops[0].source}' runs in lanes already"
     vector = {loop.var: width for loop in loops if _has_origin(loop.body)}
     if not vector:
         return None
-    own = set[str].intersection(*(set(own_scalars(kernel.body, loop)) for loop in loops if loop.var in vector))
+    own = {name for loop in loops for name in own_scalars(kernel.body, loop)}
+    own -= {name for loop in loops for name in written_variables(loop.body) - set(own_scalars(kernel.body, loop))}
     try:
         conflict = dependences.conflict(
             skeleton(kernel),
             reorder_reductions=not kernel.strict_math,
             vector=vector,
-            expanded=(*expanded(dependences.kernel, kernel), *sorted(own)),
+            expanded=expanded(dependences.kernel, kernel),
+            own=own,
         )
     except Unsupported as refusal:
         return str(refusal)
@@ -295,7 +299,8 @@ def _apply(
                 allowed.append(loop)
             else:
                 text = f"width={choice.width} on loop '{choice.label}': {reason}"
-                records.append(skipped("Vectorization", text, directive.loc, loop.loc))
+                record = skipped("Vectorization", text, directive.loc, loop.loc)
+                records += [record] if record not in records else []
         loops = tuple(allowed)
     summary = f"width={choice.width} on loop '{choice.label}'"
     details = list(choice.reasons)
@@ -320,8 +325,6 @@ def _apply(
 
 
 def _vectorized(kernel: Kernel, loop: For, width: int, names: Names, each_step: bool) -> tuple[Kernel, list[str]]:
-    if any(lanes_of(part.type) > 1 for part in expressions(loop.body)):
-        raise Unsupported(f"what is in loop '{loop.source}' runs in lanes already", loop.loc)
     plan = lanes.plan(loop, loop.body, width, arrays(kernel), names, kernel.strict_math, each_step)
     assigned = {stmt.target for stmt in walk(loop.body) if isinstance(stmt, Assign)}
     for name in sorted(plan.varying & assigned):
