@@ -78,8 +78,7 @@ def _no_bool(type_: Scalar) -> Scalar:
 def comparison(left: Scalar, right: Scalar) -> Scalar:
     """The type in which two values are compared.
 
-    A Python integer against a narrow one is compared exactly, in int64; a signed integer against an unsigned
-    64-bit one in float64, as NumPy's promotion has it.
+    A Python integer against a narrow one is compared exactly, in int64.
     """
     both = promote(left, right)
     if both.is_integer and both.bytes < 8 and left.weak != right.weak:

@@ -237,12 +237,13 @@ class ValueReader:
     @value.register
     def _comparison(self, expr: surface.Comparison) -> Typed:
         (left, left_type), (right, right_type) = self.value(expr.left), self.value(expr.right)
+        weak = left_type.weak and right_type.weak
+        exact = _of_both_signs(expr.op, left, left_type, right, right_type, expr.loc)
+        if exact is not None:
+            return exact, WEAK_BOOL if weak else BOOL
         dtype = comparison(left_type, right_type)
-        if dtype.kind == "u" and any(isinstance(part, Const) and part.value < 0 for part in (left, right)):
-            dtype = FLOAT64
         left = _converted(left.value, dtype) or left if isinstance(left, Const) else left
         right = _converted(right.value, dtype) or right if isinstance(right, Const) else right
-        weak = left_type.weak and right_type.weak
         result: Expr
         if dtype == INT64 and isinstance(left, Const) and isinstance(right, Const):
             result = build.compare(expr.op, left, right)
@@ -345,6 +346,26 @@ def _truth(value: Expr, type_: Scalar) -> Expr:
     dtype = held(type_)
     zero = Const(0.0 if dtype.is_float else 0, dtype)
     return Compare("!=", value, zero, dtype, getattr(value, "loc", None))
+
+
+def _of_both_signs(
+    op: str, left: Expr, left_type: Scalar, right: Expr, right_type: Scalar, loc: Location | None
+) -> Expr | None:
+    """A comparison of a signed integer with a uint64: exact, as in NumPy, though no type holds both.
+
+    `None` for other operands, and for a constant that a uint64 holds.
+    """
+    types = {left_type.name, right_type.name}
+    if "uint64" not in types or len(types) == 1 or not (left_type.is_integer and right_type.is_integer):
+        return None
+    signed = right if left_type.name == "uint64" else left
+    if right_type.kind == left_type.kind or (isinstance(signed, Const) and signed.value >= 0):
+        return None
+    zero = Const(0, INT64)
+    among_unsigned = Compare(op, left, right, Scalar("uint64"), loc)
+    if op == "!=" or op[0] == ("<" if signed is left else ">"):
+        return BoolOp("or", Compare("<", signed, zero, INT64, loc), among_unsigned)
+    return BoolOp("and", Compare(">=", signed, zero, INT64, loc), among_unsigned)
 
 
 def _logic(op: str, left: Expr, right: Expr) -> Expr:
