@@ -69,6 +69,17 @@ def execute(
     return arrays, run(kernel, arrays, scalars, trace)
 
 
+def runs(kernel: Kernel, *args: Any) -> list[tuple[int, ...]]:
+    """The source's statements, each with the source's counters, in the order in which a stage runs them."""
+    found: list[tuple[int, ...]] = []
+
+    def note(statement: int, counters: tuple[int, ...]) -> None:
+        found.append((statement, *map(int, counters)))
+
+    execute(kernel, *args, trace=note)
+    return found
+
+
 # ------------------------------------------------------------------------------------------- what a stage has
 
 

@@ -21,10 +21,10 @@ from tests.transforms.stages import (
     count,
     counting,
     details,
-    execute,
     loop_named,
     lower,
     nest,
+    runs,
     same,
     skips,
 )
@@ -41,13 +41,6 @@ def update(A, C):
             C[i, j] = C[i, j] * 2 + A[j, i]
 
 
-def order_of_runs(kernel, *args):
-    """The counters of the source's statements, in the order in which a stage runs them."""
-    runs = []
-    execute(kernel, *args, trace=lambda statement, counters: runs.append((statement, *counters)))
-    return runs
-
-
 # ---------------------------------------------------------------------------------------------- sizes and tails
 
 
@@ -59,8 +52,8 @@ def test_every_iteration_runs_once_whatever_divides_what(sizes):
     for size in {0, 1, 2, 37, *(n + d for n in sizes for d in (-1, 0, 1))}:
         a = counting(size)
         same(lowering, a, a * 0)
-        runs = order_of_runs(lowering.stages["tiling"], a, a * 0)
-        assert runs == [(0, i) for i in range(size)]
+        found = runs(lowering.stages["tiling"], a, a * 0)
+        assert found == [(0, i) for i in range(size)]
 
 
 def fixed(b):
@@ -140,8 +133,8 @@ def test_an_order_without_sizes_is_an_interchange():
     lowering = agrees(tile(order="j i")(update), counting(5, 3), counting(3, 5))
     assert nest(lowering.stages["tiling"]) == ["j", "i"]
     assert applied(lowering) == ["Tiling: order=j i"]
-    runs = order_of_runs(lowering.stages["tiling"], counting(2, 3), counting(3, 2))
-    assert runs == [(0, i, j) for j in range(2) for i in range(3)]
+    found = runs(lowering.stages["tiling"], counting(2, 3), counting(3, 2))
+    assert found == [(0, i, j) for j in range(2) for i in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -300,8 +293,8 @@ def test_triangles_of_every_kind_run_every_point_once(order, n):
         tiled = tile(i=3, j=2, order=f"{second}.0 {first}.0 {first}.1 {second}.1")(body)
         lowering = agrees(tiled, counting(n, n, dtype="int64"))
         assert nest(lowering.stages["tiling"])[0] == f"{second}.0", body.__name__
-        runs = Counter(order_of_runs(lowering.stages["tiling"], counting(n, n, dtype="int64")))
-        assert runs == Counter(order_of_runs(lowering.stages["source"], counting(n, n, dtype="int64")))
+        found = Counter(runs(lowering.stages["tiling"], counting(n, n, dtype="int64")))
+        assert found == Counter(runs(lowering.stages["source"], counting(n, n, dtype="int64")))
 
 
 def test_a_bound_without_a_simple_hull_is_refused_by_name():

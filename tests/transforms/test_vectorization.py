@@ -17,10 +17,10 @@ from tests.transforms.stages import (
     applied,
     counting,
     details,
-    execute,
     loads,
     loop_named,
     lower,
+    runs,
     same,
     skips,
     stores,
@@ -549,9 +549,8 @@ def test_lanes_of_another_dtype_than_the_arrays_are_refused():
 @pytest.mark.parametrize("size", [0, 1, 5, 8, 13])
 def test_every_chunk_runs_once(size):
     stage = lower(vectorize("i", width=4)(double), counting(1), counting(1)).stages["vectorization"]
-    runs = []
-    execute(stage, counting(size), counting(size), trace=lambda statement, counters: runs.append(counters))
-    assert runs == [(i,) for i in range(0, size, 4)]  # an origin stands for the first lane
+    # An origin stands for the first lane.
+    assert runs(stage, counting(size), counting(size)) == [(0, i) for i in range(0, size, 4)]
 
 
 def test_a_masked_accumulator_keeps_its_value_in_lanes_that_are_off():
