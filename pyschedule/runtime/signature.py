@@ -123,8 +123,8 @@ def shaped_spec(given: Shaped, shape: tuple[int | None, ...] | None, vector_byte
 def lowering_spec(value: Any, name: str, fixed: tuple[int | None, ...] | None, target: Target) -> ArraySpec:
     """The spec of an argument that is only looked at: an array on either side, or a `pyschedule.spec`.
 
-    On a GPU's target a C-contiguous NumPy array stands for a copy of it there, in fresh memory; any other one
-    for an array with its strides.
+    On a GPU's target a C-contiguous and aligned NumPy array stands for a copy of it there, in fresh memory; any
+    other one for an array with its strides and its alignment.
     """
     if is_cuda(value):
         from pyschedule.runtime.cuda_launch import device_array
@@ -137,7 +137,11 @@ def lowering_spec(value: Any, name: str, fixed: tuple[int | None, ...] | None, t
         shaped: Shaped | None = value
     else:
         value = as_array(value, name)
-        copied = target.kind == "cuda" and value.flags.c_contiguous
+        copied = (
+            target.kind == "cuda"
+            and value.flags.c_contiguous
+            and value.ctypes.data % target.vector_bytes == 0
+        )
         shaped = Shaped(dtype_name(value.dtype) or "", value.shape) if copied else None
     check_block_shape(name, fixed, value.shape if shaped is None else shaped.shape)
     if shaped is None:

@@ -108,7 +108,7 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, check_stages: boo
     records += new
     kernel = simplify(kernel)
     if unrolls and target.copies:
-        kernel = simplify(unrolling.unroll_registers(kernel))
+        kernel = simplify(unrolling.unroll_registers(kernel, target))
     verify(kernel)
     records += [_unavailable(directive) for directive in schedule.of(Poll)]
     return Lowered(

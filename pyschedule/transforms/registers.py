@@ -7,11 +7,12 @@ acc[i - i_1, j - j_1 : j - j_1 + 16] += ...           acc[i - i_1, (j - j_1) // 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from pyschedule.ir import build
 from pyschedule.ir.nodes import Alloc, Array, Compare, Expr, Kernel, Load, Ramp, Select, Stmt, Store
 from pyschedule.ir.types import Vector, element_of, lanes_of
-from pyschedule.ir.visitors import children, local_arrays, rewrite, walk, walk_expr
+from pyschedule.ir.visitors import children, local_arrays, rewrite, variables, walk, walk_expr
 from pyschedule.transforms.nest import Body, conjuncts, with_body
 
 Indices = tuple[Expr, ...]
@@ -93,11 +94,13 @@ def _kept(value: Expr, mask: Expr | None, element: Load) -> Expr:
     return Select(build.all_of(tests), value, element, element_of(element.type)) if tests else value
 
 
-def loops_over_registers(body: Body) -> set[str]:
-    """The counters that index a register array."""
-    from pyschedule.ir.visitors import variables
-
-    registers = {name for name, array in local_arrays(body).items() if array.space == "register"}
+def loops_over_registers(body: Body, most: int) -> set[str]:
+    """The counters that index a register array of at most so many elements."""
+    registers = {
+        name
+        for name, array in local_arrays(body).items()
+        if array.space == "register" and math.prod(build.constant(extent) or 0 for extent in array.shape) <= most
+    }
     return {
         counter
         for name in registers

@@ -73,12 +73,13 @@ def unroll(
         requests = unroll_requests.not_taken(requests, directive, taken)
         done: list[tuple[str, int]] = []
         details: list[str] = []
+        made = 1  # copies of the innermost body, of which each further loop makes more
         for request in reversed(requests):  # as written, the innermost stands last
             factors: list[int] = []
             for loop in request.loops(kernel):
                 try:
                     kernel, factor, how = _unrolled(
-                        kernel, loop, request.factor, target, dependences, vector, scalar
+                        kernel, loop, request.factor, target, dependences, vector, scalar, made
                     )
                 except Unsupported as refusal:
                     if not (directive.loop is None and not directive.factors):
@@ -88,6 +89,7 @@ def unroll(
                 details += [f"loop '{loop.label}': {how}"] if how else []
             if factors:
                 done.insert(0, (request.name, max(factors)))
+                made *= max(factors)
         if done:
             records.append(
                 Record(
@@ -141,8 +143,11 @@ def _unrolled(
     dependences: Dependences,
     vector: dict[str, int],
     scalar: Kernel,
+    made: int,
 ) -> tuple[Kernel, int, str]:
     """The kernel with one loop unrolled, by which factor, and a line for the log.
+
+    `made`: how many copies of the body its directive has made already, by loops inside.
 
     Raises `Unsupported` where it cannot be.
     """
@@ -163,7 +168,7 @@ def _unrolled(
     copies = trips if full and trips is not None else factor or 1
     if not full and loop.max_trip is not None:
         copies = max(1, min(copies, loop.max_trip))
-    _within_budget(loop, copies)
+    _within_budget(loop, copies, made)
     if copies <= 1 and full:
         new: Body = substitute(loop.body, {loop.var: loop.start}) if trips else ()
         return with_body(kernel, replace_statement(kernel.body, loop, new)), copies, ""
@@ -214,10 +219,13 @@ def _has_loops(body: Body) -> bool:
     return any(isinstance(stmt, (For, While)) for stmt in walk(body))
 
 
-def _within_budget(loop: For, copies: int) -> None:
+def _within_budget(loop: For, copies: int, made: int) -> None:
     statements = sum(1 for _ in walk(loop.body)) * copies
-    if copies > MOST_COPIES:
-        raise Unsupported(f"{copies} copies are more than the limit of {MOST_COPIES} copies", loop.loc)
+    if copies * made > MOST_COPIES:
+        raise Unsupported(
+            f"{copies * made} copies of its body are more than the limit of {MOST_COPIES} copies a directive",
+            loop.loc,
+        )
     if statements > MOST_STATEMENTS:
         raise Unsupported(f"{statements} copied statements are more than the limit of {MOST_STATEMENTS}", loop.loc)
 
@@ -376,10 +384,13 @@ def _sunk(loop: For) -> Body | None:
     return tuple(result)
 
 
-def unroll_registers(kernel: Kernel) -> Kernel:
-    """Unrolls the loops of constant trip count that index register arrays: registers have no addresses."""
+def unroll_registers(kernel: Kernel, target: Target) -> Kernel:
+    """Unrolls the loops of constant trip count that index register arrays: registers have no addresses.
+
+    An array of more elements than there are registers stays in memory; copies would only be many.
+    """
     while True:
-        counters = loops_over_registers(kernel.body)
+        counters = loops_over_registers(kernel.body, target.vector_registers)
         loop = next(
             (
                 stmt

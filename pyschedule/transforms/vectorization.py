@@ -174,7 +174,9 @@ def _choose(
 
 def _width(kernel: Kernel, loops: Sequence[For], directive: Vectorize, target: Target) -> int:
     if directive.width is not None and directive.width & (directive.width - 1):
-        raise Unsupported(f"width={directive.width} is no power of two")
+        raise Unsupported(
+            f"width={directive.width} is no power of two; {1 << (directive.width.bit_length() - 1)} is"
+        )
     widest = max((size for loop in loops for size in _element_bytes(kernel, loop)), default=4)
     fitting = target.lanes(widest)
     if directive.width is None:
