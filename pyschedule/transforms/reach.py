@@ -17,7 +17,14 @@ from dataclasses import dataclass
 
 from pyschedule.ir import build
 from pyschedule.ir.nodes import BinOp, BoolOp, Call, Expr, For, If, Load, Select, Store, While
-from pyschedule.ir.visitors import children, substitute_expr, variables, walk_expr
+from pyschedule.ir.visitors import (
+    children,
+    counters,
+    substitute_expr,
+    variables,
+    walk_expr,
+    written_variables,
+)
 from pyschedule.transforms import bands
 from pyschedule.transforms.algebra import has_effect, negation
 from pyschedule.transforms.nest import Body, before, conjuncts
@@ -102,14 +109,14 @@ class Reach:
 def reach(
     site: Site,
     renamed: Mapping[str, Expr],
-    counters: Collection[str],
+    moving: Collection[str],
     changing: Collection[str],
     loops: tuple[For, ...],
 ) -> Reach:
     """What of a site's path can be tested before the region.
 
     `renamed`: the counters of tile loops, of which every value is looked at, and what stands for them;
-    `counters`: of all loops of the region; `changing`: scalars that it writes; `loops`: those around it.
+    `moving`: those of all loops of the region; `changing`: scalars that it writes; `loops`: those around it.
     """
     tests: list[Expr] = []
     certain, loose = True, False
@@ -122,7 +129,7 @@ def reach(
         names = set() if test is None else variables(test)
         if test is None or not harmless(test) or names & set(changing):
             certain = False
-        elif (names & set(counters)) - set(renamed):
+        elif (names & set(moving)) - set(renamed):
             certain, loose = False, True
         else:
             tests.append(substitute_expr(test, renamed))
@@ -173,6 +180,29 @@ def harmless(test: Expr) -> bool:
     partial = ("/", "//", "%", "**", "<<", ">>")
     operations = (part for part in walk_expr(test) if isinstance(part, BinOp) and part.op in partial)
     return all(build.constant(part.right) for part in operations)
+
+
+def runs_when(body: Body, name: str, loops: tuple[For, ...], scope: Collection[str]) -> Expr | None:
+    """When the accesses of a body to an array run, for all values of the loops that index them; `None` where the
+    counters of `scope` do not tell.
+
+    `loops` are those around the body.  Tail guards are left out: a tile has an iteration that is inside.
+    """
+    options: list[Expr] = []
+    for site in sites(body, name):
+        path = tuple(step for step in site.path if not (isinstance(step, Condition) and step.tail))
+        names = {part for index in site.access.indices for part in variables(index)}
+        fors = [loop for loop in site.loops if isinstance(loop, For)]
+        keys = {(loop.source, loop.ordinal) for loop in fors if loop.var in names}
+        indexing = {loop.var: loop.counter for loop in fors if (loop.source, loop.ordinal) in keys}
+        found = reach(Site(site.access, path), indexing, counters(body), written_variables(body), loops)
+        if not found.certain or any(variables(test) - set(scope) for test in found.tests):
+            return None
+        options.append(build.all_of(found.tests))
+    either: Expr = build.FALSE
+    for option in dict.fromkeys(options):
+        either = option if either == build.FALSE else BoolOp("or", either, option)
+    return build.TRUE if build.TRUE in options else either
 
 
 def exists(indices: tuple[Expr, ...], extents: tuple[Expr, ...]) -> list[Expr]:

@@ -45,11 +45,13 @@ from pyschedule.ir.visitors import (
     walk,
     walk_expr,
     written_arrays,
+    written_variables,
 )
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Tile
 from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
+from pyschedule.transforms import reach
 from pyschedule.transforms.nest import Body, Names, conjuncts, guarded, replace_statement, tile_form, with_body
 
 
@@ -167,8 +169,13 @@ def _stage_at(
         dtype = element_of(array.dtype)
         if target.staging_widens and dtype.is_half:
             dtype = Scalar("float32")
+        scope = {loop.var for loop in reads[0].loops[: reads[0].loops.index(place) + 1]}
+        # Elements that no read would reach may not exist.
+        touched = reach.runs_when(place.body, name, reads[0].loops, scope)
+        changing = written_variables(place.body)
         buffers = [
-            _buffer(read, loops, array, target, names, lanes) for read, loops in zip(reads, inner, strict=True)
+            _buffer(read, loops, array, target, names, lanes, changing, checked=touched is None)
+            for read, loops in zip(reads, inner, strict=True)
         ]
         first = buffers[0]
         if any(_shape_of(buffer) != _shape_of(first) for buffer in buffers):
@@ -181,7 +188,6 @@ def _stage_at(
             raise Unsupported(f"its tile of {size} bytes does not fit the {room}{beside}")
         if size is None and target.staging_space == "shared":
             raise Unsupported("its tile has no constant size")
-        scope = {loop.var for loop in reads[0].loops[: reads[0].loops.index(place) + 1]}
         moving = {loop.var for read in reads for loop in read.loops} - scope
         if any(variables(axis.extent) & moving for axis in first.axes):
             raise Unsupported("the size of its tile changes inside the loop", place.loc)
@@ -189,7 +195,7 @@ def _stage_at(
         bounds = [bound for axis in first.axes for bound in (axis.loop.start, axis.loop.stop)]
         if any(variables(bound) - counters for bound in bounds):
             raise Unsupported("the bounds of its tile change inside the loop", place.loc)
-        guard = _common_guard(place, name, scope)
+        guard = build.both(touched or build.TRUE, _common_guard(place, name, scope))
         if target.thread_mapping:
             _threads_meet(kernel, reads[0].loops, place)
             own = {loop.var for loop in reads[0].loops if loop.mapping.startswith("thread")}
@@ -293,8 +299,18 @@ def _shape_of(buffer: _Buffer) -> tuple[object, ...]:
 
 
 def _buffer(
-    read: _Read, inner: tuple[For, ...], array: Array, target: Target, names: Names, lanes: frozenset[str]
+    read: _Read,
+    inner: tuple[For, ...],
+    array: Array,
+    target: Target,
+    names: Names,
+    lanes: frozenset[str],
+    changing: set[str],
+    *,
+    checked: bool,
 ) -> _Buffer:
+    """The buffer for one read.  `changing`: scalars written in the body; `checked`: not all of what the loops range
+    over is read, so that the copy must look whether an element exists."""
     counters = {loop.var: loop for loop in inner}
     axes: list[_Axis] = []
     source: list[Expr] = []
@@ -303,21 +319,25 @@ def _buffer(
     for place, index in enumerate(read.load.indices):
         if any(isinstance(part, Load) for part in walk_expr(index)):
             raise Unsupported(f"'{array.name}' is read at an index that is itself read", read.load.loc)
+        if variables(index) & changing or (checked and not reach.harmless(index)):
+            raise Unsupported(f"'{array.name}' is read at an index that the copy could not tell", read.load.loc)
         moving = [counters[name] for name in counters if name in variables(index)]
         if not moving:
             source.append(index)
+            tests += reach.exists((index,), (Dim(array.name, place),)) if checked else []
             continue
-        if len(moving) == 1 and isinstance(index, Var):
+        window = len(moving) > 1 or not isinstance(index, Var)
+        if not window:
             split, overruns = _panels(moving[0], inner, read, target, names)
             value: Expr = split[-1].loop.counter
         else:
-            halo = True
             split, value = _window(index, moving, inner, names, place)
-            overruns = True
-            tests.append(build.compare(">=", value, build.ZERO))  # `x + r - 1` starts before the array
+            overruns = halo = True
         axes.extend(split)
         source.append(value)
-        if overruns:
+        if window or checked:
+            tests.append(build.compare(">=", value, build.ZERO))  # `x + r - 1` starts before the array
+        if overruns or checked:
             tests.append(build.compare("<", value, Dim(array.name, place)))
     if not axes:
         raise Unsupported(f"'{array.name}' is read at one place")
