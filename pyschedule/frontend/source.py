@@ -70,6 +70,8 @@ def read_source(function: Any) -> tuple[FunctionType, Source, ast.FunctionDef]:
             here,
         ) from error
     source = Source(code.co_filename, max(first, 1), tuple(lines))
+    if plain.__name__ == "<lambda>":
+        raise source.refusal(here, "a kernel cannot be a lambda", "a function defined with 'def'")
     # A leading `if` takes the indentation of a nested definition, so that columns stay those of the file.
     indented = lines[0][:1] in " \t"
     text = ("if 1:\n" if indented else "\n") + "".join(lines)
@@ -81,7 +83,7 @@ def read_source(function: Any) -> tuple[FunctionType, Source, ast.FunctionDef]:
     definition = body[0]
     if isinstance(definition, ast.AsyncFunctionDef):
         raise source.refusal(source.place(definition), "a kernel cannot be 'async'", "a plain 'def'")
-    if not isinstance(definition, ast.FunctionDef) or plain.__name__ == "<lambda>":
+    if not isinstance(definition, ast.FunctionDef):
         raise source.refusal(here, "a kernel cannot be a lambda", "a function defined with 'def'")
     return plain, source, definition
 

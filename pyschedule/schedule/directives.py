@@ -186,7 +186,7 @@ def pad_of(value: Any, what: str, loc: Location | None) -> tuple[tuple[int, ...]
         if pads == rows:
             return pads
     raise ScheduleError(
-        f"{what} must be an integer of at least 0, or one tuple an input of one such integer an axis, not {value!r}",
+        f"{what} must be an integer of at least 0, or a tuple an input of one such integer an axis, not {value!r}",
         loc,
     )
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyschedule.analysis import reductions
+from pyschedule.analysis import access, reductions
 from pyschedule.analysis.reductions import Reduction
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
@@ -195,6 +195,7 @@ def _accumulators(
             if first_access(body, reduction.name) != "read":
                 continue  # set afresh in every iteration
         elif any(loop.var in variables(index) for index in reduction.indices):
+            _check_apart(loop, stmt, arrays)
             continue
         if strict_math and not reduction.exact:
             raise Unsupported(f"the sum into '{reduction.name}' may not be reassociated under strict_math", place)
@@ -227,6 +228,14 @@ def _accumulators(
         vector = names.fresh(f"{reduction.name}_v")
         found[key] = Accumulator(reduction, target, vector, shape, guard)
     return tuple(found.values())
+
+
+def _check_apart(loop: For, stmt: Assign | Store, arrays: dict[str, Array]) -> None:
+    """Lanes that sum into elements of their own must not meet in one: `c[i // 2]` is the same for two of them,
+    which is legal only where lanes are combined."""
+    if isinstance(stmt, Store) and arrays[stmt.array].space != "register":
+        if not access.apart((stmt,), loop.var, build.constant(loop.step) or 1):
+            raise Unsupported(f"lanes may meet in one element of '{stmt.array}'", stmt.loc)
 
 
 def _touched(loop: For, body: Body, stmt: Stmt, reduction: Reduction) -> Expr:

@@ -111,9 +111,8 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, check_stages: boo
         kernel = simplify(unrolling.unroll_registers(kernel, target))
     verify(kernel)
     records += [_unavailable(directive) for directive in schedule.of(Poll)]
-    return Lowered(
-        {"source": source, "tiling": tiled, "vectorization": vectorized, "unroll": kernel}, tuple(records)
-    )
+    stages = {"source": source, "tiling": tiled, "vectorization": vectorized, "unroll": kernel}
+    return Lowered(stages, tuple(dict.fromkeys(records)))  # what holds for several pieces is said once
 
 
 def _with_notes(records: list[Record], notes: tuple[str, ...]) -> list[Record]:

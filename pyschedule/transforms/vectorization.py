@@ -21,9 +21,10 @@ from pyschedule.analysis.dependences import Dependences
 from pyschedule.analysis.induction import max_trip
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Assign, For, If, Kernel, Load, Ramp, Stmt, Store, Var
+from pyschedule.ir.nodes import Assign, Call, For, If, Kernel, Load, Ramp, Stmt, Store, Var
+from pyschedule.ir.printer import format_expr
 from pyschedule.ir.types import element_of, lanes_of
-from pyschedule.ir.visitors import arrays, children, expressions, walk, walk_expr, written_variables
+from pyschedule.ir.visitors import arrays, children, expressions, variables, walk, walk_expr, written_variables
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Vectorize
 from pyschedule.schedule.log import Record, skipped
@@ -53,6 +54,15 @@ class _Choice:
     reasons: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """What legality is proved on: the kernel before any of its loops ran in lanes, and the `done` that do by now."""
+
+    scalar: Kernel
+    dependences: Dependences
+    done: dict[str, int]
+
+
 def vectorize(
     kernel: Kernel,
     directives: Sequence[Vectorize],
@@ -65,20 +75,25 @@ def vectorize(
     """Applies the directives in turn; `innermost`: a directive without a loop means the innermost one of the
     source (the block form).  Returns the kernel, a record each, and the counters vectorized with their width."""
     records: list[Record] = []
-    done: dict[str, int] = {}
+    proof = _Proof(kernel, dependences, {})
     for directive in directives:
         try:
-            choice = _choose(kernel, directive, target, dependences, innermost)
+            choice = _choose(kernel, directive, target, proof, innermost)
         except Unsupported as refusal:
-            automatic = directive.loop is None and directive.width is None
-            records.append(skipped("Vectorization", refusal.reason, directive.loc, refusal.place, silent=automatic))
+            silent = _automatic(directive)
+            records.append(skipped("Vectorization", refusal.reason, directive.loc, refusal.place, silent=silent))
             continue
-        kernel, record, counters = _apply(kernel, directive, choice, dependences, bool(target.thread_mapping))
+        kernel, record, counters = _apply(kernel, directive, choice, proof, bool(target.thread_mapping))
         records.extend(record)
-        done |= dict.fromkeys(counters, choice.width)
+        proof.done.update(dict.fromkeys(counters, choice.width))
     if directives:
         kernel = _vectorize_copies(kernel, target)
-    return kernel, tuple(records), done
+    return kernel, tuple(records), proof.done
+
+
+def _automatic(directive: Vectorize) -> bool:
+    """Whether nobody asked for anything in particular, so that finding nothing is no news."""
+    return directive.loop is None and directive.width is None
 
 
 # ------------------------------------------------------------------------------------------------- choice
@@ -131,9 +146,7 @@ def _from_innermost(groups: list[list[For]], width: int) -> list[list[For]]:
     return sorted(inwards, key=short)
 
 
-def _choose(
-    kernel: Kernel, directive: Vectorize, target: Target, dependences: Dependences, innermost: bool
-) -> _Choice:
+def _choose(kernel: Kernel, directive: Vectorize, target: Target, proof: _Proof, innermost: bool) -> _Choice:
     """Raises `Unsupported` where nothing fits."""
     pieces = innermost_pieces(kernel)
     if directive.loop is not None:
@@ -162,7 +175,7 @@ def _choose(
     refusals: list[str] = []
     for group in ranked:
         width = _width(kernel, group, directive, target)
-        reason = _refusal(kernel, group, width, dependences)
+        reason = _refusal(kernel, group, width, proof)
         if reason is None:
             why = "the innermost loop" if innermost else "the loop with most contiguous accesses"
             return _Choice(
@@ -258,24 +271,32 @@ def _has_origin(body: Body) -> bool:
     return any(isinstance(stmt, (Assign, Store)) and stmt.origin is not None for stmt in walk(body))
 
 
-def _refusal(kernel: Kernel, loops: Sequence[For], width: int, dependences: Dependences) -> str | None:
+def _refusal(kernel: Kernel, loops: Sequence[For], width: int, proof: _Proof) -> str | None:
     """Why the loops may not run in lanes, or `None`.  Loops that only move accumulators need no proof."""
     for loop in loops:
         if loop.mapping != "serial":
             return f"the iterations of loop '{loop.label}' run on {loop.mapping}; give it an inner tile"
     if any(lanes_of(part.type) > 1 for loop in loops for part in expressions(loop.body)):
         return f"what is in loop '{loops[0].source}' runs in lanes already"
+    for loop in loops:
+        unsure = _checked(loop)
+        if unsure is not None:
+            return unsure
     vector = {loop.var: width for loop in loops if _has_origin(loop.body)}
     if not vector:
         return None
+    present = counters(proof.scalar.body)
+    if not vector.keys() <= present:
+        return f"loop '{loops[0].source}' is inside of lanes already"
     own = {name for loop in loops for name in own_scalars(kernel.body, loop)}
     own -= {name for loop in loops for name in written_variables(loop.body) - set(own_scalars(kernel.body, loop))}
     try:
+        dependences = proof.dependences
         conflict = dependences.conflict(
-            skeleton(kernel),
+            skeleton(proof.scalar),
             reorder_reductions=not kernel.strict_math,
-            vector=vector,
-            expanded=expanded(dependences.kernel, kernel),
+            vector={loop: lanes for loop, lanes in proof.done.items() if loop in present} | vector,
+            expanded=expanded(dependences.kernel, proof.scalar),
             own=own,
         )
     except Unsupported as refusal:
@@ -283,25 +304,37 @@ def _refusal(kernel: Kernel, loops: Sequence[For], width: int, dependences: Depe
     return None if conflict is None else str(conflict)
 
 
+def _checked(loop: For) -> str | None:
+    """An index that must be checked in every iteration, and what would make that unnecessary."""
+    for part in expressions(loop.body):
+        if isinstance(part, Call) and part.function == "checked_index" and loop.var in variables(part):
+            index, extent = (format_expr(arg) for arg in part.args)
+            reason = f"nothing shows that the index `{index}` stays below `{extent}`: it is checked in every iteration"
+            if any(isinstance(inner, Load) for inner in walk_expr(part)):
+                return f"{reason}, and two iterations may mean one element"
+            return f"{reason}; a loop over `range({extent})`, or a test of the index, needs no check"
+    return None
+
+
 # ------------------------------------------------------------------------------------------- application
 
 
 def _apply(
-    kernel: Kernel, directive: Vectorize, choice: _Choice, dependences: Dependences, each_step: bool
+    kernel: Kernel, directive: Vectorize, choice: _Choice, proof: _Proof, each_step: bool
 ) -> tuple[Kernel, list[Record], list[str]]:
     """Vectorizes the loops of a choice, all together if that is legal, else those that may be."""
     records: list[Record] = []
     loops = choice.loops
-    together = _refusal(kernel, loops, choice.width, dependences)
+    together = _refusal(kernel, loops, choice.width, proof)
     if together is not None:
         allowed = []
         for loop in loops:
-            reason = _refusal(kernel, [loop], choice.width, dependences) if len(loops) > 1 else together
+            reason = _refusal(kernel, [loop], choice.width, proof) if len(loops) > 1 else together
             if reason is None:
                 allowed.append(loop)
             else:
                 text = f"width={choice.width} on loop '{choice.label}': {reason}"
-                record = skipped("Vectorization", text, directive.loc, loop.loc)
+                record = skipped("Vectorization", text, directive.loc, loop.loc, silent=_automatic(directive))
                 records += [record] if record not in records else []
         loops = tuple(allowed)
     summary = f"width={choice.width} on loop '{choice.label}'"
@@ -314,7 +347,8 @@ def _apply(
             kernel, reduced = _vectorized(kernel, loop, choice.width, names, each_step)
         except Unsupported as refusal:
             text = f"{summary}: {refusal.reason}"
-            records.append(skipped("Vectorization", text, directive.loc, refusal.place or loop.loc))
+            place = refusal.place or loop.loc
+            records.append(skipped("Vectorization", text, directive.loc, place, silent=_automatic(directive)))
             continue
         done.append(loop.var)
         if _has_origin(loop.body) and not choice.reasons:
@@ -327,6 +361,7 @@ def _apply(
 
 
 def _vectorized(kernel: Kernel, loop: For, width: int, names: Names, each_step: bool) -> tuple[Kernel, list[str]]:
+    _check_accumulators(loop)
     plan = lanes.plan(loop, loop.body, width, arrays(kernel), names, kernel.strict_math, each_step)
     assigned = {stmt.target for stmt in walk(loop.body) if isinstance(stmt, Assign)}
     for name in sorted(plan.varying & assigned):
@@ -335,6 +370,21 @@ def _vectorized(kernel: Kernel, loop: For, width: int, names: Names, each_step: 
     new = (*plan.before(), *_headers(loop, plan, names), *plan.after())
     reduced = [item.reduction.name for item in plan.accumulators if not item.reduction.exact]
     return with_body(kernel, replace_statement(kernel.body, loop, new)), reduced
+
+
+def _check_accumulators(loop: For) -> None:
+    """Lanes read what they keep in registers before any of them writes it back: of two registers for one element
+    (`c[i + j]`, with `i` a register tile and `j` in lanes) one would be lost."""
+    if not _has_origin(loop.body):
+        return
+    own, inner = local_arrays(loop.body), counters(loop.body)
+    written: dict[str, list[Store]] = {}
+    for stmt in walk(loop.body):
+        if isinstance(stmt, Store) and stmt.origin is None and stmt.array not in own:
+            written.setdefault(stmt.array, []).append(stmt)
+    for name, stores in written.items():
+        if not accesses.apart(stores, loop.var, build.constant(loop.step) or 1, inner):
+            raise Unsupported(f"lanes may keep one element of '{name}' in several registers", loop.loc)
 
 
 def _headers(loop: For, plan: lanes.Lanes, names: Names) -> Body:
