@@ -230,12 +230,13 @@ def _accumulators(
     return tuple(found.values())
 
 
-def _check_apart(loop: For, stmt: Assign | Store, arrays: dict[str, Array]) -> None:
+def _check_apart(loop: For, stmt: Stmt, arrays: dict[str, Array]) -> None:
     """Lanes that sum into elements of their own must not meet in one: `c[i // 2]` is the same for two of them,
     which is legal only where lanes are combined."""
-    if isinstance(stmt, Store) and arrays[stmt.array].space != "register":
-        if not access.apart((stmt,), loop.var, build.constant(loop.step) or 1):
-            raise Unsupported(f"lanes may meet in one element of '{stmt.array}'", stmt.loc)
+    if not isinstance(stmt, Store) or arrays[stmt.array].space == "register":
+        return
+    if not access.apart((stmt,), loop.var, build.constant(loop.step) or 1):
+        raise Unsupported(f"lanes may meet in one element of '{stmt.array}'", stmt.loc)
 
 
 def _touched(loop: For, body: Body, stmt: Stmt, reduction: Reduction) -> Expr:

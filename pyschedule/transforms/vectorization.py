@@ -24,7 +24,17 @@ from pyschedule.ir import build
 from pyschedule.ir.nodes import Assign, Call, For, If, Kernel, Load, Ramp, Stmt, Store, Var
 from pyschedule.ir.printer import format_expr
 from pyschedule.ir.types import element_of, lanes_of
-from pyschedule.ir.visitors import arrays, children, expressions, variables, walk, walk_expr, written_variables
+from pyschedule.ir.visitors import (
+    arrays,
+    children,
+    counters,
+    expressions,
+    local_arrays,
+    variables,
+    walk,
+    walk_expr,
+    written_variables,
+)
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Vectorize
 from pyschedule.schedule.log import Record, skipped
@@ -56,7 +66,7 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Proof:
-    """What legality is proved on: the kernel before any of its loops ran in lanes, and the `done` that do by now."""
+    """What legality is proved on: the kernel before any loop of it ran in lanes, and the `done` that do by now."""
 
     scalar: Kernel
     dependences: Dependences
@@ -309,7 +319,9 @@ def _checked(loop: For) -> str | None:
     for part in expressions(loop.body):
         if isinstance(part, Call) and part.function == "checked_index" and loop.var in variables(part):
             index, extent = (format_expr(arg) for arg in part.args)
-            reason = f"nothing shows that the index `{index}` stays below `{extent}`: it is checked in every iteration"
+            reason = (
+                f"nothing shows that the index `{index}` stays below `{extent}`: it is checked in every iteration"
+            )
             if any(isinstance(inner, Load) for inner in walk_expr(part)):
                 return f"{reason}, and two iterations may mean one element"
             return f"{reason}; a loop over `range({extent})`, or a test of the index, needs no check"
