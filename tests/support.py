@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyschedule.ir.nodes import Array, Const
+from pyschedule.ir.nodes import Array
 from pyschedule.ir.types import element_of
+from pyschedule.runtime import binding, hostcode
 
 TARGETS = ("cpu", "cuda")
 
@@ -38,7 +39,7 @@ def _in_lockstep(kernel: Any, args: tuple[Any, ...]) -> Any:
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     for array in scheduled.array_params:
         if array.name in scheduled.outputs:
-            arrays[array.name] = _output(array, arrays)
+            arrays[array.name] = _output(array, values)
     scalars = {name: value for name, value in values.items() if name not in arrays}
     strides = {name: tuple(step // array.itemsize for step in array.strides) for name, array in arrays.items()}
     program = lowering.cuda_program
@@ -49,13 +50,10 @@ def _in_lockstep(kernel: Any, args: tuple[Any, ...]) -> Any:
     return returned if len(returned) > 1 else returned[0] if returned else None
 
 
-def _output(array: Array, arrays: dict[str, np.ndarray]) -> np.ndarray:
+def _output(array: Array, values: dict[str, Any]) -> np.ndarray:
     """The array that the runtime would allocate for a result, full of markers."""
     dtype = np.dtype(element_of(array.dtype).name)
-    shape = tuple(
-        int(extent.value) if isinstance(extent, Const) else arrays[extent.array].shape[extent.axis]
-        for extent in array.shape
-    )
+    shape = tuple(int(binding.evaluate(hostcode.python_source(extent), values)) for extent in array.shape)
     return np.full(shape, _marker(dtype), dtype)
 
 
