@@ -70,6 +70,10 @@ def sub(left: Expr | int, right: Expr | int) -> Expr:
             return left.right
         if left.right == right:
             return left.left
+    if _is_int64(left, "-") and left.left == right:  # (x - 2) - x
+        taken = constant(left.right)
+        if taken is not None:
+            return _wrapped(-taken)
     return BinOp("-", left, right, INT64)
 
 

@@ -514,6 +514,22 @@ def until_negative(A, s):
             s[i] += A[i, j]
 
 
+@case("A:T[m,k] B:T[k*(m>0),n] C:T[m,n]")
+def product_of_nothing(A, B, C):
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            for k in range(A.shape[1]):
+                C[i, j] += A[i, k] * B[k, j]
+
+
+@case("x:T[m,n//2+1] y:T[m+1,n]")
+def read_where_it_exists(x, y):
+    for i in range(y.shape[0]):
+        for j in range(y.shape[1]):
+            if i > 0 and j < x.shape[1]:
+                y[i, j] += x[i - 1, j]
+
+
 @case("A:T[m] p#:int64[1] s:T[4]")
 def moving_place(A, p, s):
     for i in range(A.shape[0]):
