@@ -170,8 +170,9 @@ def _stage_at(
         if target.staging_widens and dtype.is_half:
             dtype = Scalar("float32")
         scope = {loop.var for loop in reads[0].loops[: reads[0].loops.index(place) + 1]}
-        # Elements that no read would reach may not exist.
-        touched = reach.runs_when(place.body, name, reads[0].loops, scope)
+        threads = {loop.var for loop in reads[0].loops if loop.mapping.startswith("thread")}
+        # Elements that no read would reach may not exist.  (What is so for one thread only is for axes to test.)
+        touched = reach.runs_when(place.body, name, reads[0].loops, scope - threads)
         changing = written_variables(place.body)
         buffers = [
             _buffer(read, loops, array, target, names, lanes, changing, checked=touched is None)
@@ -195,12 +196,11 @@ def _stage_at(
         bounds = [bound for axis in first.axes for bound in (axis.loop.start, axis.loop.stop)]
         if any(variables(bound) - counters for bound in bounds):
             raise Unsupported("the bounds of its tile change inside the loop", place.loc)
-        guard = build.both(touched or build.TRUE, _common_guard(place, name, scope))
+        guard = build.both(touched or build.TRUE, _common_guard(place, name, scope - threads))
         if target.thread_mapping:
             _threads_meet(kernel, reads[0].loops, place)
-            own = {loop.var for loop in reads[0].loops if loop.mapping.startswith("thread")}
             copied = (*first.source, first.inside, guard, *bounds)
-            if any(variables(part) & own for part in copied):
+            if any(variables(part) & threads for part in copied):
                 raise Unsupported("each thread reads a tile of its own", place.loc)
         copy_name = names.fresh(f"{name}_tile")
         tile = Array(copy_name, dtype, tuple(axis.extent for axis in first.axes), space=target.staging_space)
