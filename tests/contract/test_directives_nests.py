@@ -66,6 +66,13 @@ def twice_j(x, y):
         y[j] += 1
 
 
+def two_loops(x, y):
+    for i in range(x.shape[0]):
+        y[i] = 2 * x[i]
+    for j in range(x.shape[0]):
+        y[j] += x[j]
+
+
 def counted(x, y):
     i = 0
     while i < x.shape[0]:
@@ -179,6 +186,21 @@ def test_each_target_has_a_schedule_of_its_own():
     assert lines == ["- Applied Tiling: i=16, j=(64, 4)", "- Applied Vectorization: width=4 on loop 'j'"]
 
 
+def test_on_a_gpu_middle_tiles_go_to_threads_and_innermost_ones_to_registers():
+    lowering = lower(tile(i=(16, 4), j=(64, 4))(add), MATRIX, MATRIX, MATRIX, target="cuda:sm_90")
+    mapped = {loop.label: loop.mapping for loop in loops(lowering.kernel.body)}
+    assert mapped["i.0"] == "block.y" and mapped["j.0"] == "block.x"
+    assert mapped["i.1"] == "thread.y" and mapped["j.1"] == "thread.x"
+    assert mapped["i.2"] == mapped["j.2"] == "serial"
+
+
+@pytest.mark.parametrize(("piece", "taken"), [("i.0", True), ("j.1", True), ("i.2", False), ("k.0", False)])
+def test_on_a_gpu_a_parallel_loop_is_mapped_or_refused(piece, taken):
+    kernel = tile(i=(16, 4), j=(16, 4), k=8, parallel=piece)(product)
+    lines = found(kernel, MATRIX, MATRIX, MATRIX, target="cuda:sm_90")
+    assert any(line.startswith(f"- Skipped Parallelization: parallel='{piece}'") for line in lines) != taken
+
+
 # ------------------------------------------------------------------------------------------------- names
 
 
@@ -265,6 +287,16 @@ def test_a_named_loop_comes_before_an_automatic_choice():
     assert not any(line.startswith("- Skipped") for line in lines)
 
 
+def test_several_loops_may_have_lanes():
+    lines = found(vectorize("i", 4)(vectorize("j", 8)(two_loops)), ROW, ROW)
+    assert lines == ["- Applied Vectorization: width=4 on loop 'i'", "- Applied Vectorization: width=8 on loop 'j'"]
+
+
+def test_lanes_inside_of_lanes_are_refused():
+    lines = found(vectorize("i", 4)(vectorize("j", 8)(rows)), MATRIX, MATRIX)
+    assert sorted(line.split(":")[0] for line in lines) == ["- Applied Vectorization", "- Skipped Vectorization"]
+
+
 # ----------------------------------------------------------------------------------------------- copies
 
 
@@ -276,6 +308,32 @@ def test_a_partial_unroll_has_a_remainder_and_a_full_one_no_loop(factor, applied
     lowering = lower(unroll("i", factor)(twelve), ROW, ROW)
     assert labels(lowering.kernel) == left
     assert str(lowering.log).splitlines()[1] == f"- Applied Unroll: factors=[{applied}] on loops 'i'"
+
+
+@pytest.mark.parametrize(("name", "nest"), [("i.0", ["i.0", "i.1", "j"]), ("i.1", ["i.0", "i.1", "j"])])
+def test_a_piece_is_unrolled_when_it_is_named(name, nest):
+    lowering = lower(unroll(name, 2)(tile(i=8, parallel="j")(rows)), MATRIX, MATRIX, target="cpu")
+    assert f"on loops '{name}'" in str(lowering.log)
+    steps = {loop.label: loop.step.value for loop in reversed(list(loops(lowering.kernel.body)))}
+    assert steps["i.0"] == (16 if name == "i.0" else 8)
+    assert steps["i.1"] == (1 if name == "i.0" else 2)
+    assert set(nest) <= set(labels(lowering.kernel))
+
+
+def test_a_piece_stays_rolled_when_it_is_named():
+    lowering = lower(nounroll("i.0")(unroll("i.1", 2)(tile(i=8)(rows))), MATRIX, MATRIX)
+    assert {loop.label for loop in loops(lowering.kernel.body) if loop.unroll == 1} == {"i.0"}
+
+
+def test_a_factor_over_the_steps_that_there_are_is_their_number():
+    lowering = lower(unroll("i", 4)(vectorize("i", 4)(tile(i=8)(twelve))), ROW, ROW)
+    assert "- Applied Unroll: factors=[2] on loops 'i'" in str(lowering.log)
+
+
+def test_more_factors_than_loops_are_said():
+    lines = found(unroll(factors=[2, 3, 4])(product), MATRIX, MATRIX, MATRIX)
+    assert "- Applied Unroll: factors=[3,4] on loops 'i','j'" in lines
+    assert lines[-1].startswith("- Skipped Unroll: factors=[2, 3, 4]: 2 loops can take them")
 
 
 def test_factors_go_to_the_innermost_loops_that_are_not_reductions_in_source_order():

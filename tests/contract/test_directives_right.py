@@ -91,6 +91,8 @@ def randoms(*shape):
         tile(i=3, k=2),
         tile(i=4, parallel="i.0"),
         vectorize("i", 4),
+        lambda nest: vectorize("i", 16)(tile(i=2)(nest)),
+        lambda nest: vectorize("i", 4)(tile(i=(4, 2), k=2)(nest)),
     ],
 )
 def test_sums_of_several_iterations_in_one_element(decorate):
@@ -106,9 +108,11 @@ def test_sums_of_several_iterations_in_one_element(decorate):
         unroll(factors=[2, 2]),
         lambda nest: unroll("j", 2)(tile(i=2, order="j i.0 i.1 q")(nest)),
         lambda nest: unroll("i")(unroll("j", 2)(tile(i=2, j=4)(nest))),
+        lambda nest: vectorize("j", 4)(tile(i=2, order="j i.0 i.1 q")(nest)),
+        lambda nest: vectorize()(tile(j=2)(nest)),
     ],
 )
-def test_copies_that_share_elements_are_not_jammed(decorate):
+def test_copies_and_lanes_that_share_elements_have_no_registers_each(decorate):
     agrees(decorate(diagonals), randoms(7, 6), np.zeros(12), rtol=1e-12)
 
 
