@@ -230,7 +230,9 @@ def test_a_while_is_named_by_its_counter():
 
 
 @pytest.mark.parametrize(
-    "decorate", [tile(i=8), vectorize("i", 4), unroll("i", 4), tile(i=8, parallel="i.0")], ids=str
+    "decorate",
+    [tile(i=8), vectorize("i", 4), unroll("i", 4), tile(i=8, parallel="i.0")],
+    ids=["tile", "vectorize", "unroll", "parallel"],
 )
 def test_a_while_that_cannot_be_counted_is_left_aloud(decorate):
     lines = found(decorate(doubling), ROW, ROW)
