@@ -306,7 +306,8 @@ def _divisor(expr: BinOp) -> int | None:
 
 def _unary(expr: UnaryOp, facts: Facts) -> Expr:
     if expr.op == "not":
-        return negation(expr.operand)
+        turned = negation(expr.operand)
+        return expr if turned == expr else turned
     if isinstance(expr.operand, Const):
         compute = arithmetic.unary(expr.op, expr.operand.type)
         return _folded(compute, element_of(expr.type), expr.operand) or expr

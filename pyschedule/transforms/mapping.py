@@ -293,18 +293,27 @@ def _uniform(kernel: Kernel, threads: set[str]) -> Kernel:
 
 
 def _guarded_leaves(body: Body, thread: For, test: Expr) -> Body:
+    """The body with what it does guarded; neighbours share a guard, so that a scalar is set and read under one."""
     result: list[Stmt] = []
+    under: list[Stmt] = []
+
+    def unguarded(*stmts: Stmt) -> None:
+        result.extend(guarded(tuple(under), test))
+        under.clear()
+        result.extend(stmts)
+
     for stmt in body:
         if isinstance(stmt, For):
             finer = bool(stmt.source) and (stmt.source, stmt.ordinal) == (thread.source, thread.ordinal)
             if not finer:
                 stmt = dataclasses.replace(stmt, body=_guarded_leaves(stmt.body, thread, test))
-            result.append(stmt)
+            unguarded(stmt)
         elif isinstance(stmt, Alloc) or (isinstance(stmt, Assign) and stmt.origin is None and _reads_nothing(stmt)):
-            result.append(stmt)
+            unguarded(stmt)
         else:
             if isinstance(stmt, Assign) and _reads_nothing(stmt):
                 # Harmless, and gives the scalar a value in every thread; but no iteration of the source.
-                result.append(dataclasses.replace(stmt, origin=None))
-            result.extend(guarded((stmt,), test))
+                unguarded(dataclasses.replace(stmt, origin=None))
+            under.append(stmt)
+    unguarded()
     return tuple(result)

@@ -42,14 +42,16 @@ def _packed(body: Body, array: Array) -> Body:
     if not accesses:
         return body
     places = {
-        (axis, index.lanes)
+        (axis, index.lanes, index.stride)
         for indices in accesses
         for axis, index in enumerate(indices)
-        if isinstance(index, Ramp) and index.stride == 1
+        if isinstance(index, Ramp)
     }
     if len(places) != 1:
         return body
-    axis, width = places.pop()
+    axis, width, stride = places.pop()
+    if stride != 1:
+        return body
     if not all(
         isinstance(indices[axis], Ramp) and sum(lanes_of(index.type) > 1 for index in indices) == 1
         for indices in accesses
