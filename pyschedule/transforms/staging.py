@@ -26,12 +26,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from pyschedule.analysis.affine import coefficient
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Alloc, Array, Barrier, Const, Dim, Expr, For, If, Kernel, Load, Select, Store, Var
+from pyschedule.ir.nodes import Alloc, Array, Barrier, Const, Expr, For, If, Kernel, Load, Select, Store
 from pyschedule.ir.types import Scalar, element_of
 from pyschedule.ir.visitors import (
     arrays,
@@ -40,7 +38,6 @@ from pyschedule.ir.visitors import (
     local_arrays,
     loops,
     rewrite,
-    substitute_expr,
     variables,
     walk,
     walk_expr,
@@ -53,35 +50,7 @@ from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import reach
 from pyschedule.transforms.nest import Body, Names, conjuncts, guarded, replace_statement, tile_form, with_body
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A load of the staged array, and the loops around it: all of the kernel's, outermost first."""
-
-    load: Load
-    loops: tuple[For, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """One axis of the buffer: how long, the loop that fills it, and the index in the array's tile it stands for.
-
-    `read`: the index expression of a read; `fill`: the same over the filling loop's counter.
-    """
-
-    extent: Expr
-    loop: For
-    read: Expr
-    position: int
-    sources: frozenset[str]  # the user's names of the loops that move along it
-
-
-@dataclass(frozen=True, slots=True)
-class _Buffer:
-    axes: tuple[_Axis, ...]
-    source: tuple[Expr, ...]  # the array's indices over the counters of the filling loops
-    inside: Expr  # whether that element exists
+from pyschedule.transforms.staging_buffers import Axis, Buffer, Read, buffer_of, shape_of
 
 
 def stage(
@@ -127,13 +96,11 @@ def _automatic(kernel: Kernel, target: Target, notes: list[str], lanes: frozense
     return kernel
 
 
-def _reads(body: Body, name: str, loops: tuple[For, ...] = ()) -> list[_Read]:
-    found: list[_Read] = []
+def _reads(body: Body, name: str, loops: tuple[For, ...] = ()) -> list[Read]:
+    found: list[Read] = []
     for stmt in body:
         for top in children(stmt):
-            found += [
-                _Read(part, loops) for part in walk_expr(top) if isinstance(part, Load) and part.array == name
-            ]
+            found += [Read(part, loops) for part in walk_expr(top) if isinstance(part, Load) and part.array == name]
         around = (*loops, stmt) if isinstance(stmt, For) else loops
         for inner in bodies(stmt):
             found += _reads(inner, name, around)
@@ -175,11 +142,11 @@ def _stage_at(
         touched = reach.runs_when(place.body, name, reads[0].loops, scope - threads)
         changing = written_variables(place.body)
         buffers = [
-            _buffer(read, loops, array, target, names, lanes, changing, checked=touched is None)
+            buffer_of(read, loops, array, target, names, lanes, changing, checked=touched is None)
             for read, loops in zip(reads, inner, strict=True)
         ]
         first = buffers[0]
-        if any(_shape_of(buffer) != _shape_of(first) for buffer in buffers):
+        if any(shape_of(buffer) != shape_of(first) for buffer in buffers):
             raise Unsupported(f"reads of '{name}' differ in more than their loops", reads[1].load.loc)
         size = _bytes(first, dtype)
         taken = _staged_bytes(kernel, target)
@@ -245,7 +212,7 @@ def _threads_meet(kernel: Kernel, path: tuple[For, ...], place: For) -> None:
             raise Unsupported("its copy would stand under a condition", stmt.loc)
 
 
-def _read_again(read: _Read, inner: tuple[For, ...]) -> bool:
+def _read_again(read: Read, inner: tuple[For, ...]) -> bool:
     """Whether some loop inside reads the same element in each of its iterations, or windows overlap."""
     counters = {loop.var for loop in inner}
     if any(len(variables(index) & counters) > 1 for index in read.load.indices):
@@ -255,7 +222,7 @@ def _read_again(read: _Read, inner: tuple[For, ...]) -> bool:
     return any((loop.source, loop.ordinal) not in moved for loop in inner)
 
 
-def _inner_loops(read: _Read, place: For) -> tuple[For, ...]:
+def _inner_loops(read: Read, place: For) -> tuple[For, ...]:
     """The loops whose iterations share one tile: those inside the place, and the threads of the block."""
     where = read.loops.index(place)
     return tuple(
@@ -275,165 +242,11 @@ def _staged_bytes(kernel: Kernel, target: Target) -> int:
     return total if target.staging_space == "shared" else 0
 
 
-def _bytes(buffer: _Buffer, dtype: Scalar) -> int | None:
+def _bytes(buffer: Buffer, dtype: Scalar) -> int | None:
     extents = [build.constant(axis.extent) for axis in buffer.axes]
     if any(extent is None for extent in extents):
         return None
     return math.prod(extent or 0 for extent in extents) * dtype.bytes
-
-
-def _shape_of(buffer: _Buffer) -> tuple[object, ...]:
-    """What two reads must share to use one buffer: extents, and the elements they stand for."""
-    fills = {axis.loop.var: Var(f"${place}") for place, axis in enumerate(buffer.axes)}
-    return (
-        tuple(axis.extent for axis in buffer.axes),
-        tuple(substitute_expr(index, fills) for index in buffer.source),
-        tuple(
-            (substitute_expr(axis.loop.start, fills), substitute_expr(axis.loop.stop, fills))
-            for axis in buffer.axes
-        ),
-    )
-
-
-# ------------------------------------------------------------------------------------------ the buffer
-
-
-def _buffer(
-    read: _Read,
-    inner: tuple[For, ...],
-    array: Array,
-    target: Target,
-    names: Names,
-    lanes: frozenset[str],
-    changing: set[str],
-    *,
-    checked: bool,
-) -> _Buffer:
-    """The buffer for one read.  `changing`: scalars written in the body; `checked`: not all of what the loops range
-    over is read, so that the copy must look whether an element exists."""
-    counters = {loop.var: loop for loop in inner}
-    axes: list[_Axis] = []
-    source: list[Expr] = []
-    tests: list[Expr] = []
-    halo = False
-    for place, index in enumerate(read.load.indices):
-        if any(isinstance(part, Load) for part in walk_expr(index)):
-            raise Unsupported(f"'{array.name}' is read at an index that is itself read", read.load.loc)
-        if variables(index) & changing or (checked and not reach.harmless(index)):
-            raise Unsupported(f"'{array.name}' is read at an index that the copy could not tell", read.load.loc)
-        moving = [counters[name] for name in counters if name in variables(index)]
-        if not moving:
-            source.append(index)
-            tests += reach.exists((index,), (Dim(array.name, place),)) if checked else []
-            continue
-        window = len(moving) > 1 or not isinstance(index, Var)
-        if not window:
-            split, overruns = _panels(moving[0], inner, read, target, names)
-            value: Expr = split[-1].loop.counter
-        else:
-            split, value = _window(index, moving, inner, names, place)
-            overruns = halo = True
-        axes.extend(split)
-        source.append(value)
-        if window or checked:
-            tests.append(build.compare(">=", value, build.ZERO))  # `x + r - 1` starts before the array
-        if overruns or checked:
-            tests.append(build.compare("<", value, Dim(array.name, place)))
-    if not axes:
-        raise Unsupported(f"'{array.name}' is read at one place")
-    # Lanes want their elements side by side, whatever loop comes inside them; else the loops' order counts, or
-    # where an axis belongs to several loops (a window) the array's own.
-    axes.sort(key=lambda axis: (bool(axis.sources & lanes), 0 if halo else axis.position))
-    return _Buffer(tuple(axes), tuple(source), build.all_of(tests))
-
-
-def _panels(
-    last: For, inner: tuple[For, ...], read: _Read, target: Target, names: Names
-) -> tuple[list[_Axis], bool]:
-    """The axes of an index that is one counter: an axis a piece of its loop where panels are wanted, else one.
-
-    Also whether the copy runs past the loop's end, to fill whole tiles.
-    """
-    pieces = [loop for loop in inner if (loop.source, loop.ordinal) == (last.source, last.ordinal)]
-    step = build.constant(last.step)
-    if step is None or step < 1:
-        raise Unsupported(f"loop '{last.source}' does not count upwards by a constant", last.loc)
-    whole = [loop for loop in read.loops if (loop.source, loop.ordinal) == (last.source, last.ordinal)]
-    longest = build.sub(whole[0].stop, whole[0].start)
-    base = pieces[0].start
-    total = _span(pieces[0])
-    form = tile_form(pieces[0])
-    exact = form is not None and form.exact
-    if not target.staging_panels:
-        if total is None:
-            raise Unsupported(f"the tile along loop '{last.source}' has no constant size", last.loc)
-        counter = names.fresh(last.var)
-        fill = For(counter, base, build.add(base, total), build.const(step), (), source="", loc=last.loc)
-        whole_tile = build.const(-(-total // step))
-        index = build.floordiv(build.sub(last.counter, base), step)
-        return [_Axis(whole_tile, fill, index, read.loops.index(last), frozenset({last.source}))], True
-    axes: list[_Axis] = []
-    own = frozenset({last.source})
-    renamed: dict[str, Expr] = {}
-    for place, loop in enumerate(pieces):
-        counter = names.fresh(loop.var)
-        stride = build.constant(loop.step) or 1
-        extent: Expr
-        start, stop = substitute_expr(loop.start, renamed), substitute_expr(loop.stop, renamed)
-        low = loop.start
-        if place:
-            # Whole panels are filled, so that reads past the loop's end find zeros.
-            span = build.const(build.constant(pieces[place - 1].step) or 1)
-            stop = build.add(start, span)
-            extent = build.const(-(-(build.constant(span) or 1) // stride))
-        elif exact and total is not None:
-            extent = build.const(-(-total // stride))
-        elif total is not None:
-            extent = (
-                build.ceildiv(build.minimum(longest, total), stride)
-                if len(whole) > 1
-                else build.const(-(-total // stride))
-            )
-            extent = build.maximum(extent, 0)
-        else:
-            extent = build.maximum(build.ceildiv(longest, stride), 0)
-        fill = For(counter, start, stop, build.const(stride), (), source="", loc=loop.loc)
-        position = read.loops.index(loop)
-        index = build.floordiv(build.sub(loop.counter, low), stride)
-        axes.append(_Axis(extent, fill, index, position, own if place == len(pieces) - 1 else frozenset()))
-        renamed[loop.var] = Var(counter)
-    return axes, exact or len(pieces) > 1
-
-
-def _span(first: For) -> int | None:
-    """How far the counter of a piece moves at most, in values: from the piece around it, or a constant range."""
-    form = tile_form(first)
-    return None if form is None else form.size * form.step
-
-
-def _window(
-    index: Expr, moving: list[For], inner: tuple[For, ...], names: Names, place: int
-) -> tuple[list[_Axis], Expr]:
-    """One axis for an index of several counters (`x + r`): from its smallest value over the tile, as far as it
-    goes."""
-    reach = 0
-    lows: dict[str, Expr] = {}
-    for loop in moving:
-        pieces = [other for other in inner if (other.source, other.ordinal) == (loop.source, loop.ordinal)]
-        span = _span(pieces[0])
-        step = build.constant(loop.step)
-        symbolic = coefficient(index, loop.var)
-        factor = None if symbolic is None else build.constant(symbolic)
-        if span is None or step is None or step < 1 or factor is None or factor < 0:
-            raise Unsupported(f"its window along loop '{loop.source}' has no constant size", loop.loc)
-        reach += factor * (span - step)
-        lows[loop.var] = pieces[0].start
-    base = substitute_expr(index, lows)
-    counter = names.fresh("x")
-    extent = build.const(reach + 1)
-    fill = For(counter, base, build.add(base, reach + 1), build.ONE, (), source="", loc=moving[0].loc)
-    moved_by = frozenset(loop.source for loop in moving)
-    return [_Axis(extent, fill, build.sub(index, base), place, moved_by)], Var(counter)
 
 
 # -------------------------------------------------------------------------------------------- the copy
@@ -442,10 +255,10 @@ def _window(
 def _with_copy(
     place: For,
     tile: Array,
-    buffer: _Buffer,
+    buffer: Buffer,
     array: Array,
-    reads: list[_Read],
-    buffers: list[_Buffer],
+    reads: list[Read],
+    buffers: list[Buffer],
     target: Target,
     guard: Expr,
 ) -> For:
@@ -477,12 +290,12 @@ def _zero(dtype: object) -> Const:
     return Const(0.0 if scalar.is_float else 0, scalar)
 
 
-def _filled(axis: _Axis) -> Expr:
+def _filled(axis: Axis) -> Expr:
     step = build.constant(axis.loop.step) or 1
     return build.floordiv(build.sub(axis.loop.counter, axis.loop.start), step)
 
 
-def _turn(body: Body, name: str, tile: Array, elements: dict[int, _Buffer]) -> Body:
+def _turn(body: Body, name: str, tile: Array, elements: dict[int, Buffer]) -> Body:
     def expression(expr: Expr) -> Expr | None:
         if isinstance(expr, Load) and expr.array == name and id(expr) in elements:
             indices = tuple(axis.read for axis in elements[id(expr)].axes)
