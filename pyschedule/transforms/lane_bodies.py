@@ -104,6 +104,8 @@ class BodyInLanes:
             if stmt.array.name in self.lanes.varying:
                 if stmt.array.space not in ("local", "register"):
                     raise Unsupported(f"the tile '{stmt.array.name}' differs from lane to lane", stmt.loc)
+                if any(build.constant(extent) is None for extent in stmt.array.shape):
+                    raise Unsupported(f"'{stmt.array.name}' is too large for registers, or may be", stmt.loc)
                 vtype = Vector(element_of(stmt.array.dtype), self.lanes.width)
                 own = dataclasses.replace(stmt.array, dtype=vtype, space="register")
                 return (dataclasses.replace(stmt, array=own),)
