@@ -8,6 +8,8 @@ import pytest
 from pyschedule import inspect_loop_transforms, tile, unroll, vectorize
 from tests.contract.oracle import RNG, numbers, same, scheduled
 
+pytestmark = pytest.mark.filterwarnings("ignore::pyschedule.ScheduleWarning")
+
 
 def over(loop: str) -> list[tuple]:
     """Schedules of one loop: sizes that divide nothing, lanes, copies, and all together."""
