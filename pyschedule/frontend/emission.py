@@ -9,9 +9,9 @@ from pyschedule.frontend import surface
 from pyschedule.frontend.control import Counted, counted, has_break
 from pyschedule.frontend.flow import Liveness
 from pyschedule.frontend.parser import Parsed
-from pyschedule.frontend.promotion import held, promote
+from pyschedule.frontend.promotion import held
 from pyschedule.frontend.results import Check
-from pyschedule.frontend.values import ArrayInfo, ValueReader, coerce
+from pyschedule.frontend.values import ArrayInfo, Typed, ValueReader, coerce
 from pyschedule.ir import build
 from pyschedule.ir.build import ONE, ZERO
 from pyschedule.ir.nodes import (
@@ -103,7 +103,7 @@ class Emitter(ValueReader):
     def run(self) -> Emitted:
         assigned_params = [name for name in self.locals if name in self.params]
         for name in assigned_params:
-            self.types[name] = self.params[name]
+            self.types[name] = self.joins.join(name, None, self.params[name], None)
         for _ in range(_ROUNDS):
             before = (dict(self.types), dict(self._stored), dict(self._results))
             self._used = set(self._reserved)
@@ -164,7 +164,8 @@ class Emitter(ValueReader):
     def _set_name(self, stmt: surface.SetName) -> list[Stmt]:
         value, type_ = self.value(stmt.value)
         known = self.types.get(stmt.name)
-        self.types[stmt.name] = type_ if known is None else promote(known, type_)
+        sums = isinstance(stmt.value, surface.Binary) and stmt.name in surface.names_in(stmt.value)
+        self.types[stmt.name] = self.joins.join(stmt.name, known, type_, value, sums)
         vtype = held(self.types[stmt.name])
         self._known.pop(stmt.name, None)
         if value.type == INT64 and self._is_settled(value):
@@ -181,14 +182,13 @@ class Emitter(ValueReader):
     def _set_element(self, stmt: surface.SetElement) -> list[Stmt]:
         info = self.arrays[stmt.array]
         value, type_ = self.value(stmt.value)
-        self._observe_store(stmt.array, type_)
+        if stmt.array in self._stored:
+            sums = isinstance(stmt.value, surface.Binary) and stmt.array in surface.elements_in(stmt.value)
+            known = self._stored[stmt.array]
+            self._stored[stmt.array] = self.joins.join((stmt.array,), known, type_, value, sums)
         if isinstance(value, Const):
             value = coerce(value, info.element)
         return [Store(info.name, self.indices(stmt.indices), value, loc=stmt.loc)]
-
-    def _observe_store(self, array: str, type_: Scalar) -> None:
-        if array in self._stored:
-            self._stored[array] = promote(self._stored[array], type_)
 
     # -------------------------------------------------------------------------------- local arrays
 
@@ -196,7 +196,7 @@ class Emitter(ValueReader):
         like = self.arrays[stmt.like] if stmt.like is not None else None
         shape = like.shape if like is not None else tuple(self.integer(part, "an extent") for part in stmt.shape)
         fill = None if stmt.fill is None else self.value(stmt.fill)
-        dtype, element = self._array_type(stmt, None if fill is None else fill[1])
+        dtype, element = self._array_type(stmt, fill)
         info = ArrayInfo(stmt.name, dtype, element, shape)
         self.arrays[stmt.name] = info
         array = Array(stmt.name, dtype, shape, "local", len(shape) - 1 if shape else None, loc=stmt.loc)
@@ -209,7 +209,7 @@ class Emitter(ValueReader):
             done.append(self._filled(info, coerce(fill[0], element), stmt))
         return done
 
-    def _array_type(self, stmt: surface.NewArray, fill: Scalar | None) -> tuple[Scalar, Scalar]:
+    def _array_type(self, stmt: surface.NewArray, fill: Typed | None) -> tuple[Scalar, Scalar]:
         """The dtype of the elements, and their type once loaded."""
         if stmt.name in self._dtypes:
             dtype = Scalar(self._dtypes[stmt.name])
@@ -222,10 +222,10 @@ class Emitter(ValueReader):
         if stmt.dtype not in (surface.JOINED, surface.OF_FILL):
             return Scalar(stmt.dtype), Scalar(stmt.dtype)
         if stmt.dtype == surface.OF_FILL and fill is not None:
-            return fill.strong(), fill.strong()
+            return fill[1].strong(), fill[1].strong()
         joined = self._stored.get(stmt.name)
         if fill is not None:
-            joined = fill if joined is None else promote(joined, fill)
+            joined = self.joins.join((stmt.name,), joined, fill[1], fill[0])
         if joined is None:
             joined = _first_store(self._body, stmt.name)
         self._stored[stmt.name] = joined
@@ -298,7 +298,7 @@ class Emitter(ValueReader):
             if isinstance(place, int):
                 expr, type_ = self.value(value)
                 known = self._results.get(place)
-                self._results[place] = type_ if known is None else promote(known, type_)
+                self._results[place] = self.joins.join(place, known, type_, expr)
                 values.append(coerce(expr, self._results[place]))
         return [Return(tuple(values), stmt.loc)]
 
@@ -316,7 +316,7 @@ class Emitter(ValueReader):
         body: Body
         if escapes:
             known = self.types.get(stmt.name)
-            self.types[stmt.name] = WEAK_INT if known is None else promote(known, WEAK_INT)
+            self.types[stmt.name] = self.joins.join(stmt.name, known, WEAK_INT, None)
             type_ = held(self.types[stmt.name])
             first = Assign(self.locals[stmt.name], coerce(Var(var), type_), type_, loc=stmt.loc)
             body = (first, *self._inside(stmt.body, {stmt.name: None}))

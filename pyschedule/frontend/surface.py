@@ -223,6 +223,11 @@ def names_in(expr: Expr) -> set[str]:
     return {part.name for part in walk_expr(expr) if isinstance(part, Name)}
 
 
+def elements_in(expr: Expr) -> set[str]:
+    """The arrays whose elements an expression reads."""
+    return {part.array for part in walk_expr(expr) if isinstance(part, Element)}
+
+
 def names_read(stmt: Stmt) -> set[str]:
     """The names read by the expressions directly under a statement."""
     return {name for part in children(stmt) for name in names_in(part)}

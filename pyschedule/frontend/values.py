@@ -11,7 +11,8 @@ import numpy as np
 
 from pyschedule.errors import FrontendError
 from pyschedule.frontend import surface
-from pyschedule.frontend.promotion import arithmetic, comparison, held, of_math, promote, promote_all
+from pyschedule.frontend.joins import Joins, is_python_integer, together
+from pyschedule.frontend.promotion import arithmetic, comparison, held, of_math, promote_all
 from pyschedule.frontend.source import Source
 from pyschedule.ir import build
 from pyschedule.ir.functions import FUNCTIONS
@@ -94,6 +95,7 @@ class ValueReader:
         self.params: dict[str, Scalar] = {}
         self.counters: dict[str, Expr] = {}
         self.arrays: dict[str, ArrayInfo] = {}
+        self.joins = Joins()
 
     def refusal(self, where: Location | None, what: str, instead: str) -> FrontendError:
         return self.source.refusal(where, what, instead)
@@ -254,7 +256,7 @@ class ValueReader:
     @value.register
     def _logical(self, expr: surface.Logic) -> Typed:
         parts = [self.value(part) for part in expr.parts]
-        both = promote_all([type_ for _, type_ in parts])
+        both = self._of_a_choice(expr.parts, parts)
         if both.kind == "b":
             result = parts[0][0]
             for part, _ in parts[1:]:
@@ -272,9 +274,24 @@ class ValueReader:
         extreme = self.extreme(expr.test, expr.then, expr.orelse)
         if extreme is not None:
             return self.value(extreme)
-        (then, then_type), (orelse, orelse_type) = self.value(expr.then), self.value(expr.orelse)
-        both = promote(then_type, orelse_type)
+        parts = [self.value(expr.then), self.value(expr.orelse)]
+        both = self._of_a_choice((expr.then, expr.orelse), parts)
+        (then, _), (orelse, _) = parts
         return Select(self.truth(expr.test), coerce(then, both), coerce(orelse, both), held(both)), both
+
+    def _of_a_choice(self, given: tuple[Expr, ...], parts: list[Typed]) -> Scalar:
+        """The type that holds whichever of some values is chosen, as it is."""
+        integers: set[int | None] = set()
+        for expr, (value, type_) in zip(given, parts, strict=True):
+            if not is_python_integer(type_):
+                continue
+            if isinstance(value, Const):
+                integers.add(int(value.value))
+            elif isinstance(expr, surface.Name) and expr.name in self.locals and expr.name not in self.counters:
+                integers |= self.joins.integers(expr.name)
+            else:
+                integers.add(None)
+        return together(promote_all([type_ for _, type_ in parts]), integers)
 
     def extreme(self, test: Expr, then: Expr, orelse: Expr) -> surface.Apply | None:
         """`then if test else orelse` as Python's `max(orelse, then)` or `min`, where `test` compares just
@@ -287,7 +304,7 @@ class ValueReader:
             greater = test.op[0] == "<"
         else:
             return None
-        both = promote(self.value(then)[1], self.value(orelse)[1])
+        both = self._of_a_choice((then, orelse), [self.value(then), self.value(orelse)])
         if both.kind == "b" or (len(test.op) == 2 and not both.is_integer):
             return None
         if comparison(self.value(then)[1], self.value(orelse)[1]) != held(both):
@@ -325,6 +342,8 @@ class ValueReader:
             both = of_math("math", both)
         elif expr.home == "numpy" and both.weak:
             both = both.strong()
+        elif expr.home == "python":
+            both = self._of_a_choice(expr.args, parts)
         if both.kind == "b" and expr.function == "abs":
             return (parts[0][0], both) if not both.weak else (coerce(parts[0][0], INT64), WEAK_INT)
         if both.kind == "b":

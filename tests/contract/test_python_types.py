@@ -245,6 +245,42 @@ def test_numpys_integer_scalars_are_64_bits_wide():
 
 
 @vectorize("i", 8)
+def started(x, n):
+    most = -1
+    least = 1000
+    kept = n
+    where = 0
+    listed = [-1, 300]
+    for i in range(len(x)):
+        if x[i] > most:
+            most = x[i]
+        least = min(least, x[i])
+        kept = max(kept, x[i])
+        if x[i] == 3:
+            where = i
+    if len(x) > 5:
+        where = x[5]
+        listed[1] = x[4]
+    return most, least, kept, where, listed[0], listed[1], max(-7, n), -1 if n > 0 else n
+
+
+@vectorize("i", 8)
+def summed(x, n):
+    total = n
+    for i in range(len(x)):
+        total += x[i]
+    return total
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint32", "uint64"])
+def test_a_python_integer_that_an_element_replaces_keeps_its_value(dtype):
+    for n in (0, 1, 19):
+        same(started, np.arange(1, n + 1).astype(dtype), -5 if dtype != "uint64" else 5, types=False)
+        same(started, np.arange(1, n + 1).astype(dtype), 5, types=False)
+    same(summed, np.full(9, 100).astype(dtype), 5)  # a sum has the type of what is added, and wraps
+
+
+@vectorize("i", 8)
 def dot(x, y, out):
     s = 0.0
     for i in range(len(x)):
