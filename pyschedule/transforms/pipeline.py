@@ -51,7 +51,7 @@ def lower(kernel: Kernel, schedule: Schedule, target: Target, *, check_stages: b
     lowered = _lower(kernel, schedule, target, check_stages)
     # Half arrays must be rounded once; whether registers see to that is known only after tiling.
     repeatedly = widening.rounded_repeatedly(kernel, lowered.stages["tiling"])
-    if not repeatedly or not target.staging_widens:
+    if not repeatedly:
         return lowered
     wide = _lower(widening.widen(kernel, repeatedly), schedule, target, check_stages)
     note = f"accumulated in float32 outside registers: {', '.join(repeatedly)}"

@@ -16,6 +16,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pyschedule.analysis.conflicts import Conflict
 from pyschedule.analysis.dependences import Dependences
 from pyschedule.errors import Place, ScheduleError, Unsupported
 from pyschedule.ir.nodes import For, Kernel, Load, Stmt, While
@@ -237,7 +238,8 @@ def _best(
                 f"loop '{loop.source}' may be left early (at {getattr(exit_, 'loc', None)})", loop.loc
             )
     if order:
-        new, conflict = _attempt(kernel, band, sizes, _explicit(band, sizes, order, directive), dependences)
+        pieces = _explicit(band, sizes, order, directive)
+        new, conflict = _attempt(kernel, band, sizes, pieces, dependences, outcome)
         if new is None:
             raise Unsupported(conflict)
         outcome.details.append("order: " + " ".join(directive.order))
@@ -255,7 +257,7 @@ def _best(
         pieces = choose(part, sizes)
         if [piece.loop.var for piece in pieces] == [piece.loop.var for piece in in_place_order(part, sizes)]:
             break
-        new, reason = _attempt(kernel, part, sizes, pieces, dependences)
+        new, reason = _attempt(kernel, part, sizes, pieces, dependences, outcome)
         if new is not None:
             outcome.details.append("order: " + " ".join(piece.label for piece in pieces))
             return new
@@ -269,7 +271,12 @@ def _best(
 
 
 def _attempt(
-    kernel: Kernel, band: Band, sizes: Sizes, pieces: list[Piece], dependences: Dependences
+    kernel: Kernel,
+    band: Band,
+    sizes: Sizes,
+    pieces: list[Piece],
+    dependences: Dependences,
+    outcome: _Outcome,
 ) -> tuple[Kernel | None, str]:
     """The kernel with the band in that order, or `None` and why not."""
     try:
@@ -281,14 +288,18 @@ def _attempt(
     except Unsupported as refusal:
         return None, str(refusal)
     candidate = with_body(kernel, replace_statement(kernel.body, band.root, body))
-    conflict = dependences.conflict(
-        candidate,
-        reorder_reductions=not kernel.strict_math,
-        expanded=tuple(scalars),
-        own=_kept_in_one_unit(kernel, band),
-    )
-    if conflict is not None:
-        return None, str(conflict)
+    own = _kept_in_one_unit(kernel, band)
+
+    def conflict(reorder: bool) -> Conflict | None:
+        return dependences.conflict(candidate, reorder_reductions=reorder, expanded=tuple(scalars), own=own)
+
+    found = conflict(not kernel.strict_math)
+    if found is not None:
+        return None, str(found)
+    if not kernel.strict_math:
+        moved = conflict(False)  # legal only by the permission to reassociate: that is said
+        if moved is not None:
+            outcome.details.append(f"reduction into '{moved.name}' reassociated: its steps run in another order")
     if scalars:
         body = expand(body, scalars, variable_types(kernel), names)
         candidate = with_body(kernel, replace_statement(kernel.body, band.root, body))

@@ -180,16 +180,21 @@ def _unrolled(
             "left to the target's compiler, by loop metadata",
         )
     private = private_scalars(kernel.body, loop)
-    jam = None
+    how = ""
+    jam = False
     if _has_loops(loop.body):
-        jam = private is not None and _may_jam(loop, scalar, dependences, vector, private)
+        proof = (loop, scalar, dependences, vector)
+        free = not scalar.strict_math
+        jam = private is not None and _may_jam(*proof, private, reorder=free)
+        how = "copies share the loops inside (unroll-and-jam)" if jam else "plain copies"
+        if jam and private is not None and free and not _may_jam(*proof, private, reorder=False):
+            how += "; steps of a reduction run in another order (reassociated)"
     if full:
         step = step_of(loop)
         offsets = [build.add(loop.start, place * step) for place in range(copies)]
         body = _copies(loop, offsets, names, private if jam else None)
     else:
         body = _partial(loop, copies, names, private if jam else None)
-    how = "" if jam is None else "copies share the loops inside (unroll-and-jam)" if jam else "plain copies"
     return with_body(kernel, replace_statement(kernel.body, loop, body)), copies, how
 
 
@@ -314,9 +319,18 @@ def _partial(loop: For, copies: int, names: Names, private: frozenset[str] | Non
 
 
 def _may_jam(
-    loop: For, scalar: Kernel, dependences: Dependences, vector: dict[str, int], private: frozenset[str]
+    loop: For,
+    scalar: Kernel,
+    dependences: Dependences,
+    vector: dict[str, int],
+    private: frozenset[str],
+    *,
+    reorder: bool,
 ) -> bool:
-    """Whether the loop may move inside the loops of its body: proved on the nest before vectorization."""
+    """Whether the loop may move inside the loops of its body: proved on the nest before vectorization.
+
+    `reorder`: the steps of float reductions may change places.
+    """
     from pyschedule.ir.visitors import contains
 
     if contains(loop.body, While, Return, Break) or not _accumulators_are_apart(loop):
@@ -332,7 +346,7 @@ def _may_jam(
     try:
         conflict = dependences.conflict(
             skeleton(candidate),
-            reorder_reductions=not scalar.strict_math,
+            reorder_reductions=reorder,
             vector={counter: width for counter, width in vector.items() if counter in present},
             expanded=(*expanded(dependences.kernel, candidate), *sorted(private)),
         )

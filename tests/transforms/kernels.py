@@ -176,6 +176,16 @@ def lower_product(A, B, C):
                 C[i, j] += A[i, k] * B[k, j]
 
 
+@case("A:T[m,k] B:T[n,k] C:T[m,n]")
+def strided_products(A, B, C):
+    for i in range(A.shape[0] - 1, -1, -2):
+        for j in range(0, B.shape[0], 3):
+            s = 0
+            for k in range(A.shape[1]):
+                s += A[i, k] * B[j, k]
+            C[i, j] = s
+
+
 @case("X:T[k,m+2,n+1] W:T[m,k,3,2] Y:T[m,m,n]", *FLOATS, largest=5)
 def conv2d(X, W, Y):
     for o in range(W.shape[0]):
@@ -422,6 +432,15 @@ def read_afterwards(A, last):
     last[1] = u
 
 
+@case("A:T[m,n] out:T[m]")
+def carried_around(A, out):
+    t = 0.0
+    for i in range(A.shape[0]):
+        out[i] = t
+        for j in range(A.shape[1]):
+            t = A[i, j] * 2
+
+
 @case("A:T[m] B:T[m,n] v:T[n]")
 def several_nests(A, B, v):
     for i in range(A.shape[0]):
@@ -471,6 +490,16 @@ def guarded_element(A, s):
         for j in range(A.shape[1]):
             if i > 0:
                 s[i - 1] += A[i, j]
+
+
+@case("A:T[m,n] s:T[m]")
+def element_of_the_other_arm(A, s):
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            if i < 2:
+                A[i, j] = A[i, j] * 2
+            else:
+                s[i - 2] += A[i, j]
 
 
 @case("A:T[m,n] s:T[m]")

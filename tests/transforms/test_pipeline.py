@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
 from pyschedule import nounroll, poll, spec, tile, unroll, vectorize
@@ -148,3 +149,24 @@ def test_the_register_tile_of_the_block_form_is_an_inner_size():
 
 def test_counting():
     assert counting(3).tolist() == [-2.25, -0.5, 1.25]
+
+
+def total_down(x, o):
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            o[0] -= x[i, j]
+
+
+@pytest.mark.parametrize(
+    "decorate", [tile(i=4, j=8), tile(order="j i"), unroll("i", 2)], ids=["tile", "order", "jam"]
+)
+def test_a_sum_whose_steps_change_places_is_logged(decorate):
+    arguments = (np.ones((5, 9), np.float32), np.zeros(1, np.float32))
+    assert "reassociated" in str(decorate(total_down).lower(*arguments).log)
+    integers = tuple(array.astype(np.int64) for array in arguments)
+    assert "reassociated" not in str(decorate(total_down).lower(*integers).log)  # exact in any order
+
+
+def test_a_sum_whose_steps_keep_their_order_says_nothing():
+    arguments = (np.ones((5, 9), np.float32), np.zeros(1, np.float32))
+    assert "reassociated" not in str(tile(j=4)(total_down).lower(*arguments).log)

@@ -115,6 +115,13 @@ def test_an_element_that_only_data_can_tell_and_may_not_exist_stays_in_memory():
     assert labels_around(stage, "s") == [["i", "j"]]
 
 
+def test_the_other_arm_is_reached_where_the_first_is_not():
+    tiled = tile(i=3, j=2)(kernels.element_of_the_other_arm)
+    for kernel in (tile(order="i j")(kernels.element_of_the_other_arm), tiled):
+        for m in (0, 2, 3, 7):
+            agrees(kernel, counting(m, 4), counting(max(m - 2, 0)))
+
+
 def test_what_comes_after_a_break_may_not_be_reached():
     def after(A, s):
         for i in range(A.shape[0]):

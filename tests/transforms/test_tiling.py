@@ -324,6 +324,17 @@ def test_a_scalar_between_two_loops_gets_an_element_an_iteration():
     assert list(buffers(lowering.stages["tiling"], "register").values()) == ["3 x 2 float32"]
 
 
+@pytest.mark.parametrize("sizes", [(0, 0, 3), (1, 1, 1), (5, 4, 2), (9, 11, 3)])
+def test_an_expanded_scalar_is_indexed_by_iterations_and_not_by_counters(sizes):
+    m, n, k = sizes
+    lowering = lower(tile(i=3, j=2, k=2)(kernels.strided_products), *[counting(9, 9)] * 3)
+    assert list(buffers(lowering.stages["tiling"], "register").values()) == ["3 x 2 float32"]
+    same(lowering, counting(m, k), counting(n, k), counting(m, n))
+    lowering = lower(tile(i=48, j=48, k=2)(kernels.strided_products), *[counting(9, 9)] * 3)
+    assert list(buffers(lowering.stages["tiling"], "local").values()) == ["48 x 48 float32"]
+    same(lowering, counting(m, k), counting(n, k), counting(m, n))
+
+
 def test_a_scalar_is_expanded_in_memory_where_registers_have_no_room():
     lowering = agrees(tile(i=48, j=48, k=2)(kernels.gemm_scalar), *[counting(7, 7)] * 3)
     assert list(buffers(lowering.stages["tiling"], "local").values()) == ["48 x 48 float32"]

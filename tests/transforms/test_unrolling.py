@@ -141,6 +141,12 @@ def test_where_jamming_is_not_legal_copies_stand_one_after_the_other():
     assert nest(lowering.stages["unroll"]) == ["i"] * 3
 
 
+def test_a_value_that_a_later_copy_would_overwrite_is_not_jammed():
+    for kernel in (kernels.transposed_in_place, kernels.antidiagonal):
+        lowering = agrees(unroll("i", 3)(kernel), counting(7, 7))
+        assert "plain copies" in details(lowering)
+
+
 def test_loops_whose_bounds_move_with_the_counter_are_not_shared():
     lowering = agrees(unroll("i", 2)(kernels.lower_product), *[counting(7, 7)] * 3)
     assert "plain copies" in details(lowering)

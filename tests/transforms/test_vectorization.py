@@ -407,6 +407,11 @@ def test_a_scalar_read_after_the_loop_is_refused():
     assert "read after the loop" in skips(lowering)[0] or "t is written" in skips(lowering)[0]
 
 
+def test_a_scalar_read_in_the_next_round_of_a_loop_around_is_refused():
+    lowering = agrees(vectorize("j", width=4)(kernels.carried_around), counting(3, 6), counting(3))
+    assert skips(lowering) and not applied(lowering)
+
+
 def test_a_value_carried_from_one_iteration_to_the_next_is_refused():
     def carried(x, y):
         t = 0.0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from pyschedule import tile, unroll, vectorize
 from pyschedule.transforms.widening import rounded_repeatedly, widen
+from tests.support import call, on_every_target
 from tests.transforms import kernels
 from tests.transforms.schedules import GPU, WIDE
 from tests.transforms.stages import buffers, counting, details, execute, lower
@@ -34,8 +36,6 @@ SCHEDULES = {
 def test_a_product_of_halves_is_rounded_once(name, target):
     A, B, C = ROUGH[:9, :], ROUGH[:, :7], ROUGH[:9, :7]
     lowering = lower(SCHEDULES[name](kernels.gemm), A, B, C, target=target)
-    if target is GPU and rounded_repeatedly(kernels.CASES["gemm"].kernel("float16"), lowering.stages["tiling"]):
-        pytest.skip("a GPU has no shadow of the whole array")
     for stage in ("tiling", "vectorization", "unroll"):
         arrays, _ = execute(lowering.stages[stage], A.copy(), B.copy(), C.copy())
         difference = np.abs(arrays["C"].astype(np.float64) - gemm_in_float32(A, B, C).astype(np.float64))
@@ -85,3 +85,27 @@ def test_what_is_not_accumulated_is_not_widened():
 def test_floats_are_left_alone():
     lowering = lower(tile(order="k i j")(kernels.gemm), *[counting(9, 9)] * 3)
     assert not buffers(lowering.stages["tiling"], "local")
+
+
+def second_sum(x, o):
+    o[0] = 1
+    for i in range(len(x)):
+        o[1] += x[i]
+
+
+def row_sums(x, o):
+    for j in range(x.shape[1]):
+        for i in range(x.shape[0]):
+            o[i] += x[i, j]
+
+
+@on_every_target
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_sums_that_stay_in_memory_are_rounded_once(dtype, target):
+    # Rounded at every step, the sum of ones would stop at 2048, or at 256.
+    o = np.zeros(2, dtype)
+    call(vectorize("i", 8)(second_sum), np.ones(4096, dtype), o, target=target)
+    assert o.astype(float).tolist() == [1, 4096]
+    o = np.zeros(3, dtype)
+    call(unroll("j", 4)(row_sums), np.ones((3, 4096), dtype), o, target=target)
+    assert o.astype(float).tolist() == [4096] * 3
