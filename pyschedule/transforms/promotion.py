@@ -198,7 +198,7 @@ def _plan(body: Body, array: Array, around: Loops) -> _Plan | None:
     if not accumulates or any(key != keys[0] for key in keys):
         return None
     indices_, forms_ = keys[0]
-    if not all(_unit(index) for index in indices_):
+    if not all(_unit(index, forms_) for index in indices_):
         return None
     tests = _touched(found, tiles, indices_, array, body, around)
     if tests is None:
@@ -292,11 +292,15 @@ def _form(loop: For, guards: tuple[Expr, ...]) -> TileForm | None:
     return form
 
 
-def _unit(index: Expr) -> bool:
-    """Whether different values of the tile counter in an index give different elements: it is linear."""
+def _unit(index: Expr, forms: tuple[TileForm, ...]) -> bool:
+    """Whether different values of the tile counter in an index give different elements: it is linear, or counts the
+    tile's iterations."""
     from pyschedule.analysis.affine import coefficient
 
     names = [name for name in variables(index) if name.startswith("$")]
+    if names and isinstance(index, BinOp) and index.op == "//":
+        step, places = build.constant(index.right), zip(forms, _places(forms), strict=True)
+        return any(step == form.step and index.left == build.sub(at, form.low) for form, at in places)
     factors = [coefficient(index, name) for name in names]
     return all(factor is not None and build.constant(factor) for factor in factors)
 

@@ -169,4 +169,4 @@ def test_a_sum_whose_steps_change_places_is_logged(decorate):
 
 def test_a_sum_whose_steps_keep_their_order_says_nothing():
     arguments = (np.ones((5, 9), np.float32), np.zeros(1, np.float32))
-    assert "reassociated" not in str(tile(j=4)(total_down).lower(*arguments).log)
+    assert "reassociated" not in str(tile(i=4, j=4, order="i.0 i.1 j.0 j.1")(total_down).lower(*arguments).log)
