@@ -28,6 +28,7 @@ from pyschedule.ir.visitors import (
     expressions,
     local_arrays,
     loops,
+    may_break,
     read_arrays,
     read_variables,
     variable_types,
@@ -124,7 +125,7 @@ def obstacle(loop: For, kernel: Kernel, arrays: Mapping[str, Array], after: Live
     assigned = written_variables(loop.body)
     if carried := sorted(assigned & (after | live_before(loop.body))):
         return f"{', '.join(carried)} is not private to an iteration"
-    if contains(loop.body, Return) or _leaves(loop.body):
+    if contains(loop.body, Return) or may_break(loop.body):
         return "it can be left early"
     outer = captured(loop, arrays)
     types = variable_types(kernel)
@@ -133,16 +134,6 @@ def obstacle(loop: For, kernel: Kernel, arrays: Mapping[str, Array], after: Live
     if registers := [name for name in outer.arrays if arrays[name].space == "register"]:
         return f"{', '.join(registers)} lives in registers"
     return None
-
-
-def _leaves(body: Body) -> bool:
-    """Whether a `break` in a body leaves the loop that the body belongs to."""
-    for stmt in body:
-        if isinstance(stmt, Break):
-            return True
-        if isinstance(stmt, If) and (_leaves(stmt.body) or _leaves(stmt.orelse)):
-            return True
-    return False
 
 
 def shared_arrays(kernel: Kernel) -> frozenset[str]:

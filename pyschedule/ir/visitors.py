@@ -12,6 +12,7 @@ from pyschedule.ir.nodes import (
     Alloc,
     Array,
     Assign,
+    Break,
     Expr,
     For,
     Kernel,
@@ -219,3 +220,12 @@ def variable_types(kernel: Kernel) -> dict[str, Type]:
 
 def contains(body: Body, *kinds: type[Stmt]) -> bool:
     return any(isinstance(stmt, kinds) for stmt in walk(body))
+
+
+def may_break(body: Body) -> bool:
+    """Whether a `break` in a body leaves the loop that the body belongs to."""
+    return any(
+        isinstance(stmt, Break)
+        or (not isinstance(stmt, (For, While)) and any(may_break(inner) for inner in bodies(stmt)))
+        for stmt in body
+    )

@@ -15,8 +15,8 @@ from pyschedule.ir.nodes import Break, Const, Dim, For, If, Kernel, Load, Return
 from pyschedule.ir.types import lanes_of
 from pyschedule.ir.visitors import (
     Body,
-    bodies,
     map_children,
+    may_break,
     substitute,
     variables,
     walk_expr,
@@ -138,16 +138,7 @@ def _steady(loop: For) -> bool:
 
 def _may_inline(loop: For) -> bool:
     """A body can stand for its loop if it does not leave it, and if the counter's value does not change."""
-    if loop.mapping not in _UNROLLABLE or _leaves(loop.body):
+    if loop.mapping not in _UNROLLABLE or may_break(loop.body):
         return False
     reads_array = any(isinstance(part, Load) for part in walk_expr(loop.start))
     return not reads_array and written_variables(loop.body).isdisjoint(variables(loop.start))
-
-
-def _leaves(body: Body) -> bool:
-    """Whether a `break` in this body belongs to the loop around it."""
-    return any(
-        isinstance(stmt, Break)
-        or (not isinstance(stmt, (For, While)) and any(_leaves(inner) for inner in bodies(stmt)))
-        for stmt in body
-    )
