@@ -5,24 +5,22 @@ are.  Order and division need that nothing overflows, which is taken for granted
 counters, extents and scalars that the kernel never assigns, not of numbers read from arrays.
 
 Floats keep every bit: `x * 1.0` and `x - 0.0` are `x`, but `x + 0.0` (minus zero) and `x * 0.0` (infinity,
-NaN) are left alone, and nothing is regrouped.  Not handled: facts from guards other than their repetition,
-`(x // a) // b`, divisors that are not constant.
+NaN) are left alone, and nothing is regrouped.  Division is in `division`.  Not handled: facts from guards other
+than their repetition, `(x // a) // b`, divisors that are not constant.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from dataclasses import replace
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
 
-from pyschedule.analysis.affine import Affine, affine, expression
-from pyschedule.analysis.induction import Bounder
+from pyschedule.analysis.affine import affine, expression
 from pyschedule.ir import arithmetic
-from pyschedule.ir.build import constant
 from pyschedule.ir.nodes import (
     BinOp,
     BoolOp,
@@ -33,7 +31,6 @@ from pyschedule.ir.nodes import (
     Const,
     Dim,
     Expr,
-    For,
     Load,
     Ramp,
     Select,
@@ -42,57 +39,13 @@ from pyschedule.ir.nodes import (
 )
 from pyschedule.ir.types import BOOL, INT64, Scalar, Vector, element_of, lanes_of
 from pyschedule.ir.visitors import map_children, walk_expr
+from pyschedule.transforms.division import divided, known_remainder
+from pyschedule.transforms.facts import Facts, has_effect
 
 _MINIMA = ("pmin", "minimum")
 _EXTREMA = ("pmin", "minimum", "pmax", "maximum")
 _LINEAR = ("+", "-", "*")
 _NEGATED: Final = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is known where an expression stands.
-
-    `loops`: the loops around it, outermost first, whose bounds nothing in them changes.  `assigned`: scalars
-    that are written somewhere.  `known`: tests that hold (or do not).  `extents`: fixed ones.
-    """
-
-    loops: tuple[For, ...] = ()
-    assigned: frozenset[str] = frozenset()
-    known: Mapping[Expr, bool] | None = None
-    extents: Mapping[Dim, Const] | None = None
-
-    @cached_property
-    def bounder(self) -> Bounder:
-        return Bounder(self.loops)
-
-    @cached_property
-    def decided(self) -> dict[Expr, Expr]:
-        """Comparisons and extrema that were simplified here already: copies of a body repeat them."""
-        return {}
-
-    def inside(self, loop: For) -> Facts:
-        return replace(self, loops=(*self.loops, loop))
-
-    def given(self, tests: Mapping[Expr, bool]) -> Facts:
-        return replace(self, known={**(self.known or {}), **tests})
-
-    def is_index(self, expr: Expr) -> bool:
-        """Whether nothing in an expression can overflow: no array is read, no assigned scalar (and no error
-        is owed to the user)."""
-        return not any(
-            isinstance(part, (Load, Ramp))
-            or (isinstance(part, Var) and part.name in self.assigned)
-            or (isinstance(part, Call) and part.function == "checked_index")
-            for part in walk_expr(expr)
-        )
-
-    def range_of(self, form: Affine) -> tuple[float, float]:
-        """The least and the largest value, infinite where unknown."""
-        if form.is_constant:
-            return form.constant, form.constant
-        least, most = self.bounder.lower(form), self.bounder.upper(form)
-        return -math.inf if least is None else least, math.inf if most is None else most
 
 
 def simplified(expr: Expr, facts: Facts) -> Expr:
@@ -113,11 +66,6 @@ def simplified(expr: Expr, facts: Facts) -> Expr:
     if costly:
         facts.decided[expr] = new
     return new
-
-
-def has_effect(expr: Expr) -> bool:
-    """Whether evaluating an expression may raise an error that the user is owed."""
-    return any(isinstance(part, Call) and part.function == "checked_index" for part in walk_expr(expr))
 
 
 def negation(test: Expr) -> Expr:
@@ -226,8 +174,12 @@ def _binary(expr: BinOp, facts: Facts) -> Expr:
         )
         if folded is not None:
             return folded
-    if expr.dtype.name == "int64" and not isinstance(expr.type, Vector):
-        return _divided(expr, facts)
+    if expr.dtype.is_integer and not isinstance(expr.type, Vector):
+        rest = known_remainder(expr, facts)
+        if rest is not None:
+            return rest
+        if expr.dtype.name == "int64" and _fits(expr.left):
+            return divided(expr, facts) or _unit(expr)
     return _unit(expr)
 
 
@@ -259,49 +211,6 @@ _NEUTRAL_FLOAT: Final[Mapping[float, tuple[tuple[str, bool], ...]]] = {
 
 def _is_minus_zero(value: Const) -> bool:
     return isinstance(value.value, float) and math.copysign(1.0, value.value) < 0
-
-
-def _divided(expr: BinOp, facts: Facts) -> Expr:
-    """Division and remainder of an index by a positive constant n, written as n*q + r:
-
-    * `(n*q + r) // n` is `q + r // n`, and `(n*q + r) % n` is `r % n` - floor division, any sign;
-    * `r // n` is m and `r % n` is `r - m*n` where `m*n <= r < (m + 1)*n` is known;
-    * `x & (n - 1)` is `x % n`, and `x >> p` is `x // n`, for n = 2**p, of negative x too.
-    """
-    divisor = _divisor(expr)
-    form = affine(expr.left)
-    if divisor is None or form is None or not (_fits(expr.left) and facts.is_index(expr.left)):
-        return _unit(expr)
-    whole = Affine(0, tuple((term, factor) for term, factor in form.terms if factor % divisor == 0))
-    rest = Affine(form.constant % divisor, tuple(item for item in form.terms if item[1] % divisor))
-    quotient = whole.plus(form.constant - rest.constant)
-    quotient = Affine(
-        quotient.constant // divisor, tuple((term, factor // divisor) for term, factor in quotient.terms)
-    )
-    least, most = facts.range_of(rest)
-    block = least // divisor if math.isfinite(least) and math.isfinite(most) else None
-    known = block is not None and block == most // divisor
-    if expr.op in ("%", "&"):
-        if known:
-            return expression(rest.plus(-int(block or 0) * divisor))
-        if whole.terms or not 0 <= form.constant < divisor:
-            return replace(expr, left=expression(rest))
-    elif known:
-        return expression(quotient.plus(int(block or 0)))
-    elif whole.terms:
-        return BinOp("+", replace(expr, left=expression(rest)), expression(quotient), INT64)
-    return _unit(expr)
-
-
-def _divisor(expr: BinOp) -> int | None:
-    number = constant(expr.right)
-    if number is None:
-        return None
-    if expr.op in ("//", "%"):
-        return number if number > 0 else None
-    if expr.op == "&":
-        return number + 1 if number >= 0 and number & (number + 1) == 0 else None
-    return 1 << number if expr.op == ">>" and 0 <= number < 62 else None
 
 
 def _unary(expr: UnaryOp, facts: Facts) -> Expr:

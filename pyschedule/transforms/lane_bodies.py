@@ -38,7 +38,7 @@ from pyschedule.ir.visitors import (
     map_children,
     walk_expr,
 )
-from pyschedule.transforms.algebra import has_effect
+from pyschedule.transforms.facts import has_effect
 from pyschedule.transforms.nest import Body, conjuncts
 
 if TYPE_CHECKING:

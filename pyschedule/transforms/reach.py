@@ -26,7 +26,8 @@ from pyschedule.ir.visitors import (
     written_variables,
 )
 from pyschedule.transforms import bands
-from pyschedule.transforms.algebra import has_effect, negation
+from pyschedule.transforms.algebra import negation
+from pyschedule.transforms.facts import has_effect
 from pyschedule.transforms.nest import Body, before, conjuncts
 
 

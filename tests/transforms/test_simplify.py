@@ -40,7 +40,8 @@ from pyschedule.ir.nodes import (
 )
 from pyschedule.ir.types import FLOAT32, FLOAT64, INT32, INT64, Scalar
 from pyschedule.ir.visitors import Body, walk
-from pyschedule.transforms.algebra import Facts, negation, simplified
+from pyschedule.transforms.algebra import negation, simplified
+from pyschedule.transforms.facts import Facts
 from pyschedule.transforms.indexing import make_explicit
 from pyschedule.transforms.simplify import simplify
 from tests.analysis.evaluate import evaluate
@@ -163,8 +164,9 @@ def test_numbers_from_arrays_may_overflow() -> None:
     assert alone(minus(plus(value, 1), value)) == const(1)  # holds modulo 2**64
     test = cmp("<", value, plus(value, 1))
     assert alone(test) is test
-    scalar = op("%", plus(times(Var("n"), 4), 1), 4)
+    scalar = op("%", plus(times(Var("n"), 3), 1), 3)
     assert simplified(scalar, Facts(assigned=frozenset("n"))) is scalar
+    assert alone(op("%", plus(times(4, value), 1), 4)) == const(1)  # what wraps does so by a multiple of four
 
 
 def test_errors_that_the_user_is_owed_stay() -> None:
