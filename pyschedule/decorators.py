@@ -162,6 +162,10 @@ def unroll(
 def nounroll(loop: str, *, target: str | None = None, strict: bool = False, strict_math: bool = False) -> Decorator:
     """Leaves a loop rolled through every later stage, the back end's compiler included.
 
+    One turn of the loop in machine code is one iteration (of the piece that is named, where the loop is tiled), or
+    one vector where `vectorize` put it in lanes.  Copies that `unroll` makes of a loop around it have rolled loops
+    each, or share one.  What only fills or copies memory may become a call that does so.
+
     Raises `ScheduleError` for a loop that is not there, or that another decorator unrolls.
     """
     loc = _place()

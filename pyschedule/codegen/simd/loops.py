@@ -65,7 +65,11 @@ def _off(name: str) -> list[Any]:
 
 @intrinsic
 def stay_rolled(_typing: Any) -> Any:
-    """The loop is neither unrolled nor interleaved nor vectorised: one iteration of the body a turn."""
+    """The loop is neither unrolled nor interleaved nor vectorised: one iteration of the body a turn.
+
+    `#pragma nounroll` of Clang only says the first, and what LLVM's vectorizer then does in lanes may be no loop at
+    all.  Lanes that were asked for are in the body already, and stay.
+    """
 
     def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
         _place(builder, [_flag("unroll.disable"), _off("vectorize.enable"), _count("interleave.count", 1)])
@@ -76,7 +80,7 @@ def stay_rolled(_typing: Any) -> Any:
 
 @intrinsic
 def unroll_fully(_typing: Any) -> Any:
-    """The loop is written out, if LLVM can tell its trip count."""
+    """The loop is written out, if LLVM can tell its trip count (else it says so on standard error)."""
 
     def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
         _place(builder, [_flag("unroll.full")])
@@ -87,7 +91,7 @@ def unroll_fully(_typing: Any) -> Any:
 
 @intrinsic
 def unroll_by(_typing: Any, factor: Any) -> Any:
-    """The loop does `factor` iterations a turn, and has a remainder loop."""
+    """The loop does `factor` iterations a turn, and has a remainder loop; lanes of LLVM's own would count double."""
     copies = literal(factor)
     if copies is None:
         return None
