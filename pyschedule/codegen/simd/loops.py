@@ -91,7 +91,7 @@ def unroll_fully(_typing: Any) -> Any:
 
 @intrinsic
 def unroll_by(_typing: Any, factor: Any) -> Any:
-    """The loop does `factor` iterations a turn, and has a remainder loop; lanes of LLVM's own would count double."""
+    """The loop does `factor` iterations a turn, and has a remainder loop; LLVM adds no lanes of its own."""
     copies = literal(factor)
     if copies is None:
         return None
