@@ -32,6 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--random-schedules", type=int, default=6, metavar="N", help="random schedules a kernel, instead of 6"
     )
+    parser.addoption(
+        "--random-programs", type=int, default=60, metavar="N", help="random programs for the front end, not 60"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

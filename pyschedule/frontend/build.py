@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from pyschedule.frontend.arguments import bind
 from pyschedule.frontend.blockform import Block, axes_of, lift
+from pyschedule.frontend.control import Fresh, without_continue
+from pyschedule.frontend.counting import count, has_counted
 from pyschedule.frontend.emission import Emitter
 from pyschedule.frontend.finishing import finish
+from pyschedule.frontend.kinds import Kinds
 from pyschedule.frontend.parser import Parsed
 from pyschedule.frontend.propagation import propagate
 from pyschedule.frontend.results import Check, Notice
@@ -43,7 +46,11 @@ def build(parsed: Parsed, signature: Signature, block: Block | None = None, stri
         axes_of(parsed, block)
     params = bind(parsed, signature, block)
     integers = frozenset(param.name for param in params if isinstance(param, Var) and param.vtype == INT64)
+    fresh = _fresh_names(parsed.names)
     body = propagate(parsed.body, integers)
+    body = without_continue(count(body, parsed.text, Kinds(body, params), fresh), fresh)
+    if has_counted(body):
+        body = propagate(body, integers)  # now what is computed from their counters too
     checks: tuple[Check, ...] = ()
     notices: tuple[Notice, ...] = ()
     tile_sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -65,3 +72,18 @@ def build(parsed: Parsed, signature: Signature, block: Block | None = None, stri
         source=parsed.source,
     )
     return Built(kernel, tile_sizes, notices, (*checks, *emitted.checks))
+
+
+def _fresh_names(taken: frozenset[str]) -> Fresh:
+    """Gives names that the function does not have, each once."""
+    used = set(taken)
+
+    def fresh(base: str) -> str:
+        name, number = base, 1
+        while name in used:
+            number += 1
+            name = f"{base}_{number}"
+        used.add(name)
+        return name
+
+    return fresh

@@ -1,15 +1,12 @@
-"""`continue` made into conditions, and `while` loops that count recognised."""
+"""`continue` made into conditions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyschedule.frontend.surface import (
-    Binary,
     Branch,
-    Comparison,
-    Element,
     Leave,
     Loop,
     Name,
@@ -18,12 +15,9 @@ from pyschedule.frontend.surface import (
     SetName,
     Skip,
     Unary,
-    assigned,
-    names_in,
-    reads,
 )
-from pyschedule.ir.nodes import Expr, Stmt
-from pyschedule.ir.visitors import Body, rewrite, walk, walk_expr
+from pyschedule.ir.nodes import Location, Stmt
+from pyschedule.ir.visitors import Body, rewrite
 
 Fresh = Callable[[str], str]
 
@@ -52,15 +46,21 @@ def without_continue(body: Body, fresh: Fresh) -> Body:
 
     def loop(stmt: Stmt) -> Stmt | None:
         if isinstance(stmt, (Loop, Repeat)) and _skips(stmt.body):
-            nested = _nest(stmt.body)
-            if nested is not None:
-                return replace(stmt, body=nested[0])
-            flag = fresh("_skip")
-            unset = SetName(flag, Number(False, None, stmt.loc), stmt.loc)
-            return replace(stmt, body=(unset, *_guard(stmt.body, flag)[0]))
+            return replace(stmt, body=without_skips(stmt.body, stmt.loc, fresh))
         return None
 
     return rewrite(body, statement=loop)
+
+
+def without_skips(body: Body, loc: Location | None, fresh: Fresh) -> Body:
+    """The body of one loop without its `Skip`s; its end is reached wherever it skipped."""
+    if not _skips(body):
+        return body
+    nested = _nest(body)
+    if nested is not None:
+        return nested[0]
+    flag = fresh("_skip")
+    return (SetName(flag, Number(False, None, loc), loc), *_guard(body, flag)[0])
 
 
 def _nest(body: Body) -> tuple[Body, str] | None:
@@ -114,100 +114,3 @@ def _guard(body: Body, flag: str) -> tuple[Body, bool]:
             done.append(Branch(Unary("not", Name(flag, stmt.loc), stmt.loc), rest, (), stmt.loc))
         return tuple(done), True
     return tuple(done), False
-
-
-# ------------------------------------------------------------------------------------- counted `while`
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """`while counter < stop: body; counter += step`, seen as a loop.
-
-    `stop` is exclusive once `inclusive` (`<=`, `>=`) is accounted for; `unequal` marks `!=`, which counts
-    only where the distance is a known multiple of the step.  `body` is without the increment; `None` where
-    the increment stands among statements that read the counter after it.
-    """
-
-    counter: str
-    stop: Expr
-    step: int
-    inclusive: bool
-    unequal: bool
-    body: Body | None
-
-
-_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!="}
-
-
-def counted(loop: Repeat) -> Counted | None:
-    """The loop's counting form, if its text has one.  Whether the counter and bound are integers is the
-    caller's to check, once types are known."""
-    test = loop.test
-    if not isinstance(test, Comparison) or test.op not in _FLIPPED:
-        return None
-    sides = ((test.left, test.right, test.op), (test.right, test.left, _FLIPPED[test.op]))
-    for side, stop, op in sides:
-        if isinstance(side, Name):
-            form = _counted_by(loop, side.name, stop, op)
-            if form is not None:
-                return form
-    return None
-
-
-def _counted_by(loop: Repeat, name: str, stop: Expr, op: str) -> Counted | None:
-    steps = {_increment(stmt, name) for stmt in walk(loop.body) if isinstance(stmt, SetName) and stmt.name == name}
-    if len(steps) != 1 or any(isinstance(stmt, Loop) and stmt.name == name for stmt in walk(loop.body)):
-        return None
-    (step,) = steps
-    if not step or (op in ("<", "<=") and step < 0) or (op in (">", ">=") and step > 0):
-        return None
-    changed = assigned(loop.body)
-    if names_in(stop) & changed or any(isinstance(part, Element) for part in walk_expr(stop)):
-        return None  # the bound is not the same each time it is looked at
-    body = _without_increment(loop.body, name)
-    if body is None and not _increments_once(loop.body, name):
-        return None
-    if body is not None and name in assigned(body):
-        return None
-    return Counted(name, stop, step, op in ("<=", ">="), op == "!=", body)
-
-
-def _increment(stmt: SetName, name: str) -> int | None:
-    """`c` of `name = name + c` or `name = name - c`."""
-    value = stmt.value
-    if isinstance(value, Binary) and value.op in "+-":
-        for left, right in ((value.left, value.right), (value.right, value.left)):
-            if (
-                isinstance(left, Name)
-                and left.name == name
-                and isinstance(right, Number)
-                and type(right.value) is int
-            ):
-                if value.op == "-" and left is not value.left:
-                    return None
-                return right.value if value.op == "+" else -right.value
-    return None
-
-
-def _increments_once(body: Body, name: str) -> bool:
-    """Whether every iteration passes the one assignment to a name, unless it leaves the loop before."""
-    sets = [stmt for stmt in walk(body) if isinstance(stmt, SetName) and stmt.name == name]
-    return len(sets) == 1 and any(stmt is sets[0] for stmt in body)
-
-
-def _without_increment(body: Body, name: str) -> Body | None:
-    """The body without its one increment a path; `None` where a path lacks it, or reads the counter after it."""
-    if not body:
-        return None
-    for position, stmt in enumerate(body):
-        rest = body[position + 1 :]
-        if isinstance(stmt, SetName) and stmt.name == name:
-            if name in reads(rest) or name in assigned(rest) or has_break(rest):
-                return None
-            return body[:position] + rest
-    last = body[-1]
-    if isinstance(last, Branch):
-        then, orelse = _without_increment(last.body, name), _without_increment(last.orelse, name)
-        if then is not None and orelse is not None:
-            return (*body[:-1], replace(last, body=then, orelse=orelse))
-    return None

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyschedule.frontend import surface
-from pyschedule.frontend.control import Counted, counted, has_break
 from pyschedule.frontend.flow import Liveness
 from pyschedule.frontend.parser import Parsed
 from pyschedule.frontend.promotion import held
 from pyschedule.frontend.results import Check
+from pyschedule.frontend.trips import constant_step, final_value, meets
 from pyschedule.frontend.values import ArrayInfo, Typed, ValueReader, coerce
 from pyschedule.ir import build
 from pyschedule.ir.build import ONE, ZERO
@@ -162,6 +162,8 @@ class Emitter(ValueReader):
         raise TypeError(f"no such surface statement: {stmt!r}")
 
     def _set_name(self, stmt: surface.SetName) -> list[Stmt]:
+        if isinstance(stmt.value, surface.Name) and stmt.value.name == stmt.name not in self.counters:
+            return []  # what a counted loop leaves in its counter, where it turned out to be no such loop
         value, type_ = self.value(stmt.value)
         known = self.types.get(stmt.name)
         sums = isinstance(stmt.value, surface.Binary) and stmt.name in surface.names_in(stmt.value)
@@ -370,55 +372,48 @@ class Emitter(ValueReader):
         return result
 
     def _repeat(self, stmt: surface.Repeat) -> list[Stmt]:
-        form = counted(stmt)
-        if form is not None:
-            loop = self._counted(stmt, form)
+        reason, reason_loc = stmt.reason, stmt.reason_loc
+        if stmt.counter:
+            loop = self._counted(stmt)
             if loop is not None:
                 return loop
+            text = self.source.text(surface.place_of(stmt.test)) or "its test"
+            reason = f"`{text}` may step over its bound, as far as is known; write '<' or '>' for '!='"
         changed = surface.assigned(stmt.body)
         self._known = {name: value for name, value in self._known.items() if name not in changed}
-        test = self.truth(stmt.test)
-        return [While(test, self._inside(stmt.body, {}), stmt.source, stmt.ordinal, loc=stmt.loc)]
+        test, body, place = self.truth(stmt.test), self._inside(stmt.body, {}), reason_loc or stmt.loc
+        return [While(test, body, stmt.source, stmt.ordinal, 0, stmt.loc, reason, place)]
 
-    def _counted(self, stmt: surface.Repeat, form: Counted) -> list[Stmt] | None:
-        name = form.counter
-        if name in self.counters or held(self.types[name]) != INT64:
+    def _counted(self, stmt: surface.Repeat) -> list[Stmt] | None:
+        """The loop that a counted `while` is; `None` where it may miss its bound, or no int64 holds its counter."""
+        name, test, increment = stmt.counter, stmt.test, stmt.body[-1]
+        if not isinstance(test, surface.Comparison) or not isinstance(increment, surface.SetName):
+            raise TypeError("this is no counted loop")
+        if held(self.types[name]) != INT64:
             return None
-        bound, bound_type = self.value(form.stop)
-        if not bound_type.is_integer or bound_type.name == "uint64":
-            return None
+        step = constant_step(increment)
         local = Var(self.locals[name], INT64)
         start = self._known.get(name, local)
-        stop = coerce(bound, INT64)
-        if form.inclusive:
-            stop = build.add(stop, 1 if form.step > 0 else -1)
-        if form.unequal:
-            first, last = build.constant(start), build.constant(stop)
-            if first is None or last is None or (last - first) % form.step or (last - first) * form.step < 0:
-                return None
-        step = build.const(form.step)
-        lives = name in self._live.after[id(stmt)]
+        stop = coerce(self.value(test.right)[0], INT64)
+        if test.op == "!=" and not meets(start, stop, step):
+            return None
+        if test.op in ("<=", ">="):
+            stop = build.add(stop, 1 if step > 0 else -1)
         var = self._fresh(stmt.source or name)
-        if form.body is None or (lives and has_break(form.body)):
-            # What the counter holds after its increment, or after `break`, is the user's own business: it
-            # stays a local, set from a hidden counter.
-            first_of = Assign(local.name, Var(var), INT64, loc=stmt.loc)
-            return self._for(var, start, stop, step, (first_of, *self._inside(stmt.body, {})), stmt)
-        done = self._for(var, start, stop, step, self._inside(form.body, {name: Var(var)}), stmt)
-        if lives:
-            done.append(Assign(local.name, _final(start, stop, form.step), INT64, loc=stmt.loc))
-        return done
-
-
-def _final(start: Expr, stop: Expr, step: int) -> Expr:
-    """What a counted `while` leaves in its counter."""
-    if step == 1:
-        return build.maximum(start, stop)
-    if step == -1:
-        return build.minimum(start, stop)
-    distance = build.sub(stop, start) if step > 0 else build.sub(start, stop)
-    trip = build.maximum(build.ceildiv(distance, abs(step)), 0)
-    return build.add(start, build.mul(trip, step))
+        body = self._inside(stmt.body[:-1], {name: Var(var)})
+        lives = name in self._live.after[id(stmt)]
+        last = Assign(local.name, final_value(start, stop, step), INT64, loc=stmt.loc)
+        if not lives or local.name not in written_variables(body):
+            done = self._for(var, start, stop, build.const(step), body, stmt)
+            return [*done, last] if lives else done
+        # Left early, the body says what the counter is; else this does.
+        before: list[Stmt] = []
+        if local.name in variables(start):
+            kept = self._fresh(f"{var}_start")
+            before.append(Assign(kept, start, INT64, loc=stmt.loc))
+            start = Var(kept, INT64)
+            last = Assign(local.name, final_value(start, stop, step), INT64, loc=stmt.loc)
+        return [*before, last, *self._for(var, start, stop, build.const(step), body, stmt)]
 
 
 def _scalar(array: Array) -> Scalar:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from pyschedule.frontend.control import without_continue
 from pyschedule.frontend.displays import DisplayReader
 from pyschedule.frontend.flow import DefiniteAssignment
 from pyschedule.frontend.folding import live_branches
@@ -74,7 +73,7 @@ def parse(function: Any) -> Parsed:
     body = live_branches(reader.body(nodes))
     _check(source, body, reader, params)
     known_ranks = ranks(source, body)
-    body = without_continue(distinct_arrays(body, reader.fresh), reader.fresh)
+    body = distinct_arrays(body, reader.fresh)
     arrays = tuple(name for name in params if name in reader.arrays)
     stored = {stmt.array for stmt in walk(body) if isinstance(stmt, SetElement)}
     return Parsed(

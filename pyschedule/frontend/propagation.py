@@ -12,6 +12,7 @@ from pyschedule.frontend.surface import (
     Loop,
     Name,
     Number,
+    Repeat,
     SetName,
     Unary,
     assigned,
@@ -30,7 +31,7 @@ def propagate(body: Body, integers: frozenset[str]) -> Body:
 
     * a constant, or
     * integer arithmetic over extents, integer parameters that are never assigned (`integers`), the counters
-      of loops around it, and other such locals,
+      of loops around it (those of `while` loops that count too), and other such locals,
 
     and every read of it comes after it in the same block, so that the value is the same there.
     """
@@ -59,7 +60,11 @@ class _Propagation:
             if isinstance(stmt, SetName) and self._is_stable(stmt, body[position + 1 :], counters):
                 values[stmt.name] = stmt.value
                 continue
-            inner = counters | {stmt.name} if isinstance(stmt, Loop) else counters
+            inner = counters
+            if isinstance(stmt, Loop) and stmt.name not in self._set:
+                inner = counters | {stmt.name}
+            elif isinstance(stmt, Repeat) and stmt.counter:
+                inner = counters | {stmt.counter}  # it is set behind all that reads it, or before a `break`
             changes = {}
             for name in ("body", "orelse"):
                 part = getattr(stmt, name, None)
@@ -105,8 +110,7 @@ class _Propagation:
                 if type(part.value) is not int or part.dtype is not None:
                     return False
             elif isinstance(part, Name):
-                stable = part.name in self._integers or (part.name in counters and part.name not in self._set)
-                if not stable:
+                if part.name not in self._integers and part.name not in counters:
                     return False
             elif isinstance(part, Binary):
                 if part.op not in _INTEGER_OPS:

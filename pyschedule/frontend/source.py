@@ -25,6 +25,12 @@ class Source:
         index = number - self.first
         return self.lines[index].rstrip("\n") if 0 <= index < len(self.lines) else ""
 
+    def text(self, where: Location | None) -> str:
+        """What stands at a place, if that is within one line."""
+        if where is None or where.line != where.end_line:
+            return ""
+        return self.line(where.line).encode()[where.column : where.end_column].decode(errors="ignore")
+
     def place(self, node: Any) -> Location:
         """The location of an `ast` node of `tree`."""
         return Location(

@@ -176,13 +176,21 @@ class Loop(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Repeat(Stmt):
-    """`while test`; `source` is its counter, if it seems to have one."""
+    """`while test`; `source` is its counter, if it seems to have one.
+
+    `counter`: set where the loop counts, once `counting.count` has run.  `test` is then `counter < stop` (or
+    `<=`, `>`, `>=`, `!=`), the last statement of `body` adds a constant to the counter, and nothing else sets it,
+    short of an assignment of its last value just before each `Leave`.  For the others `reason` says why not.
+    """
 
     test: Expr = field(metadata=CHILD)
     body: tuple[Stmt, ...] = field(metadata=BODY)
     source: str = ""
     ordinal: int = 1
     loc: Location | None = field(default=None, compare=False)
+    counter: str = field(default="", compare=False)
+    reason: str = field(default="", compare=False)
+    reason_loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,7 +356,10 @@ class For(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class While(Stmt):
-    """A loop that could not be shown to count (counted `while` loops become `For`)."""
+    """A loop that could not be shown to count (counted `while` loops become `For`).
+
+    `reason` says why not and ends with what would make it count; `reason_loc` is the place in the way.
+    """
 
     test: Expr = field(metadata=CHILD)
     body: tuple[Stmt, ...] = field(metadata=BODY)
@@ -364,6 +367,8 @@ class While(Stmt):
     ordinal: int = 1
     unroll: int = 0
     loc: Location | None = field(default=None, compare=False)
+    reason: str = field(default="", compare=False)
+    reason_loc: Location | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ class Writer:
         counter = self.random.choice(["i", "j", "k"])
         pick = self.random.random()
         if pick < 0.65:
-            start, stop = self.random.choice(["", f"{self.expression(0)}, "]), f"({self.expression(0)}) % 6"
+            start, stop = self.random.choice(["", f"{self.expression(0)} % 9 - 3, "]), f"({self.expression(0)}) % 6"
             step = self.random.choice(["", "", ", 2", ", -1"]) if start else ""
             self.put(indent, f"for {counter} in range({start}{stop}{step}):")
             self.body(indent + 1, depth - 1, True)
@@ -98,6 +98,9 @@ class Writer:
         # A `while` with a counter of its own, incremented first, last, or on some paths twice: it always ends.
         self.counters += 1
         own = f"w{self.counters}"
+        if self.random.random() < 0.5:
+            self.counting(indent, depth, own)
+            return
         step, op, last = self.random.choice([(1, "<", 4), (2, "<=", 5), (-1, ">", -3), (3, "!=", 9)])
         self.put(indent, f"{own} = 0")
         self.put(indent, f"while {own} {op} {last}:")
@@ -119,6 +122,61 @@ class Writer:
             self.put(indent + 1, f"{own} = {own} + {step}")
         self.put(indent, f"c += {own}")
 
+    def counting(self, indent: int, depth: int, own: str) -> None:
+        """A `while` of any comparison, direction and start, incremented anywhere on each path, with ways out."""
+        random = self.random
+        step = random.choice([1, 1, 2, 3, -1, -2])
+        op = random.choice(["<", "<=", ">", ">="][:: 1 if step > 0 else -1][:2])
+        bound = random.choice(["n", "4", "n + 3", "x.shape[0] // 2", "x[2] % 6", "a % 5", "(n >> 1) + STEP"])
+        start = random.choice(["0", "n", "2", "-3", "a % 4", "x[0] % 5"])
+        flipped = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+        negated = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+        test = random.choice(
+            [
+                f"{own} {op} stop",
+                f"stop {flipped[op]} {own}",
+                f"not {own} {negated[op]} stop",
+                f"{own} + 2 {op} stop",
+                f"{own} {op} stop and ({self.test()})",
+                f"ok and {own} {op} stop",
+            ]
+        ).replace("stop", f"({bound})")
+        self.put(indent, f"{own} = {start}")
+        self.put(indent, "ok = True")
+        self.put(indent, f"while {test}:")
+        change = f"{own} = {step} + {own}" if random.random() < 0.2 else f"{own} += {step}"
+        change = f"{own} -= {-step}" if step < 0 and random.random() < 0.5 else change
+        for _ in range(random.randint(0, 2)):
+            self.put(indent + 1, f"if {self.test()}:")
+            if random.random() < 0.4:
+                self.put(indent + 2, f"if x[{own} % 8] > {self.expression(0)}:")
+                self.put(indent + 3, change)
+                self.put(indent + 3, "continue")
+                self.put(indent + 2, f"x[{own} % 8] -= 1")
+            else:
+                self.put(indent + 2, change)
+                self.put(indent + 2, f"c += {own}")
+                self.put(indent + 2, random.choice(["continue", "break", "continue"]))
+        if random.random() < 0.3:
+            self.put(indent + 1, f"if {self.test()}:")
+            self.put(indent + 2, random.choice(["break", "ok = False", f"return {own}, b, c, i, j, k"]))
+        if random.random() < 0.3:
+            self.put(indent + 1, f"if x[{own} % 8] % 2 == 0:")
+            self.put(indent + 2, change)
+            self.put(indent + 1, "else:")
+            self.put(indent + 2, f"c -= {own}")
+            self.put(indent + 2, change)
+            self.put(indent + 1, f"x[{own} % 8] += {own}")
+        else:
+            if random.random() < 0.5:
+                self.body_without_jumps(indent + 1, depth - 1)
+            self.put(indent + 1, change)
+            self.put(indent + 1, f"t = {own} - {step}")
+            self.put(indent + 1, f"x[t % 8] += {own}")
+        if random.random() < 0.5:
+            self.body_without_jumps(indent + 1, depth - 1)
+        self.put(indent, f"c += {own}")
+
     def body_without_jumps(self, indent: int, depth: int) -> None:
         self.body(indent, depth, False)
 
@@ -129,12 +187,16 @@ class Writer:
         source = "\n".join(self.lines) + "\n"
         name = f"<random {abs(hash(source))}>"
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-        space: dict[str, Any] = {}
+        space: dict[str, Any] = {"STEP": 1}
         exec(compile(source, name, "exec"), space)
         return space["f"], source
 
 
-@pytest.mark.parametrize("seed", range(30))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", range(metafunc.config.getoption("--random-programs")))
+
+
 def test_a_random_program_does_what_python_does(seed: int) -> None:
     function, source = Writer(seed).function()
     for n in (0, 3, -2):
