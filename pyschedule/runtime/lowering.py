@@ -6,6 +6,7 @@ kernel that comes from the on-disk cache never gets here.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from pyschedule.runtime.plan import Output, Plan, ProgramText, Test
 from pyschedule.runtime.warn import FRONTEND, logger
 from pyschedule.schedule import resolve
 from pyschedule.schedule.directives import BlockForm, Directive, Schedule, Tile, Vectorize
+from pyschedule.schedule.limits import UnrollLimits
 from pyschedule.schedule.log import Log, Record
 from pyschedule.schedule.names import parse
 from pyschedule.schedule.targets import Target
@@ -246,7 +248,7 @@ def lower(definition: Definition, signature: Signature, target: Target) -> Lower
     if form is not None:
         definition.check(target.kind, built.tile_sizes)
         schedule = _with_block_tiles(form, schedule, built.tile_sizes)
-    lowered = pipeline.lower(kernel, schedule, target)
+    lowered = pipeline.lower(kernel, schedule, target, limits=UnrollLimits.read(os.environ))
     records = (*lowered.records, *_other_dtypes(kernel, schedule), *_notices(built.notices))
     logger.info("%s: lowered for %s in %.0f ms", parsed.name, target, (time.perf_counter() - began) * 1e3)
     for record in records:

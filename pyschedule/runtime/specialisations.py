@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from pyschedule.runtime.compiler import Entrance, MachineCacheError, compile_pro
 from pyschedule.runtime.lowering import Definition, Lowering, lower, plan_of
 from pyschedule.runtime.plan import Plan
 from pyschedule.runtime.warn import announce, logger, refuse_if_strict
+from pyschedule.schedule.limits import UnrollLimits
 from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
 
@@ -112,6 +114,7 @@ class Specialisations:
                 repr([directive.loc for directive in self._definition.schedule.directives]),
                 repr(signature),
                 repr(target),
+                repr(UnrollLimits.read(os.environ)),
             )
         )
 

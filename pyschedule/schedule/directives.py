@@ -66,6 +66,10 @@ class Unroll(Directive):
     factor: int | None = None
     factors: tuple[int, ...] = ()
 
+    @property
+    def automatic(self) -> bool:
+        return self.loop is None and not self.factors
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoUnroll(Directive):

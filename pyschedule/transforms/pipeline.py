@@ -11,6 +11,7 @@ from pyschedule.ir.checker import check
 from pyschedule.ir.nodes import Kernel
 from pyschedule.ir.types import element_of
 from pyschedule.schedule.directives import NoUnroll, Poll, Schedule, Tile, Unroll, Vectorize
+from pyschedule.schedule.limits import UnrollLimits
 from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import (
@@ -24,6 +25,7 @@ from pyschedule.transforms import (
     vectorization,
     widening,
 )
+from pyschedule.transforms.jamming import Proof
 from pyschedule.transforms.simplify import simplify
 from pyschedule.transforms.speculation import speculate
 
@@ -42,24 +44,32 @@ class Lowered:
         return self.stages["unroll"]
 
 
-def lower(kernel: Kernel, schedule: Schedule, target: Target, *, check_stages: bool = False) -> Lowered:
+def lower(
+    kernel: Kernel,
+    schedule: Schedule,
+    target: Target,
+    *,
+    limits: UnrollLimits = UnrollLimits(),  # noqa: B008 - immutable
+    check_stages: bool = False,
+) -> Lowered:
     """Tiling, then vectorization, then unrolling, whatever order the decorators stand in.
 
-    `check_stages` runs the structural checker after every pass (tests do; a fault is an `InternalError`).
+    `limits`: how much an unroll may write out.  `check_stages` runs the structural checker after every pass (tests
+    do; a fault is an `InternalError`).
     """
     schedule = schedule.for_target(target.kind)
-    lowered = _lower(kernel, schedule, target, check_stages)
+    lowered = _lower(kernel, schedule, target, limits, check_stages)
     # Half arrays must be rounded once; whether registers see to that is known only after tiling.
     repeatedly = widening.rounded_repeatedly(kernel, lowered.stages["tiling"])
     if not repeatedly:
         return lowered
-    wide = _lower(widening.widen(kernel, repeatedly), schedule, target, check_stages)
+    wide = _lower(widening.widen(kernel, repeatedly), schedule, target, limits, check_stages)
     note = f"accumulated in float32 outside registers: {', '.join(repeatedly)}"
     records = _with_notes(list(wide.records), (note,))
     return Lowered({**wide.stages, "source": kernel}, tuple(records))
 
 
-def _lower(kernel: Kernel, schedule: Schedule, target: Target, check_stages: bool) -> Lowered:
+def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLimits, check_stages: bool) -> Lowered:
     verify: Callable[[Kernel], None] = check if check_stages else lambda _: None
     tiles, vectors = schedule.of(Tile), schedule.of(Vectorize)
     unrolls, rolled = schedule.of(Unroll), schedule.of(NoUnroll)
@@ -104,7 +114,8 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, check_stages: boo
     verify(kernel)
     vectorized = kernel
 
-    kernel, new = unrolling.unroll(kernel, unrolls, rolled, target, dependences, widths, tiled)
+    proof = Proof(tiled, dependences, widths)
+    kernel, new = unrolling.unroll(kernel, unrolls, rolled, target, proof, limits)
     records += new
     kernel = simplify(kernel)
     if unrolls and target.copies:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pyschedule.analysis.registers import pressure
 from pyschedule.errors import ScheduleError, Unsupported
 from pyschedule.ir.nodes import For, Kernel, While
 from pyschedule.ir.visitors import walk
@@ -18,12 +19,14 @@ from pyschedule.transforms.vectorization import innermost_pieces
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One loop of the user's to unroll, its innermost piece or the one named: `factor` is `None` for all of it."""
+    """One loop of the user's to unroll, its innermost piece or the one named: `factor` is `None` for all of it.
+    `notes` are lines for the log."""
 
     source: str
     ordinal: int
     factor: int | None
     piece: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -111,11 +114,8 @@ def requests_of(kernel: Kernel, source: Kernel, directive: Unroll, target: Targe
             return []
         chosen = list(zip(outputs[len(outputs) - count :], directive.factors[-count:], strict=True))
         return [Request(source, ordinal, factor) for (source, ordinal), factor in chosen]
-    return [
-        Request(source, ordinal, factor)
-        for (source, ordinal), loops in pieces.items()
-        if (factor := _automatic(loops, target)) > 1
-    ]
+    choices = ((key, _automatic(loops, target)) for key, loops in pieces.items())
+    return [Request(*key, choice.factor, notes=(choice.why,)) for key, choice in choices if choice.factor > 1]
 
 
 def output_loops(kernel: Kernel) -> list[tuple[str, int]]:
@@ -128,20 +128,46 @@ def output_loops(kernel: Kernel) -> list[tuple[str, int]]:
     return list(result)
 
 
-def _automatic(loops: Sequence[For], target: Target) -> int:
-    """The largest power of two up to 8 whose copies stay under 0.8 of the registers; 1 for a loop with loops in
-    it, or with more statements than pay."""
-    from pyschedule.analysis.registers import pressure
+# ------------------------------------------------------------------------------------------- automatic factors
 
-    factor = 1
+#: The share of a target's registers that copies may take, the largest factor, and the most statements in copies.
+_SHARE = 0.8
+_LARGEST = 8
+_MOST_STATEMENTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    factor: int
+    why: str
+
+
+def _automatic(loops: Sequence[For], target: Target) -> _Choice:
+    """The largest power of two up to 8 whose copies stay under 0.8 of the registers; 1 for a loop with loops in
+    it, that may be left or stays rolled, or with more statements than pay."""
+    label = loops[0].label
     for loop in loops:
-        if any(isinstance(stmt, (For, While)) for stmt in walk(loop.body)) or loop.unroll == 1:
-            return 1
+        if loop.unroll == 1:
+            return _Choice(1, f"loop '{label}': it stays rolled")
+        if any(isinstance(stmt, (For, While)) for stmt in walk(loop.body)):
+            return _Choice(1, f"loop '{label}': there are loops in it")
         if bands.early_exit(loop.body) is not None:
-            return 1
-        need = max(1, pressure(loop.body, target.vector_bytes))
-        fitting = max(1, int(0.8 * target.vector_registers) // need)
-        statements = sum(1 for _ in walk(loop.body))
-        while factor < 8 and factor * 2 <= fitting and factor * 2 * statements <= 64:
-            factor *= 2
-    return factor
+            return _Choice(1, f"loop '{label}': it may be left early")
+        if loop.mapping != "serial":
+            return _Choice(1, f"loop '{label}': its iterations run on {loop.mapping}")
+    need = max(max(1, pressure(loop.body, target.vector_bytes)) for loop in loops)
+    statements = max(sum(1 for _ in walk(loop.body)) for loop in loops)
+    limit = int(_SHARE * target.vector_registers)
+    factor = 1
+    while factor < _LARGEST and 2 * factor * need <= limit and 2 * factor * statements <= _MOST_STATEMENTS:
+        factor *= 2
+    return _Choice(
+        factor,
+        f"loop '{label}': factor {factor}; a copy needs about {need} of {target.vector_registers} registers (limit "
+        f"{limit} in all), statements: {statements} (limit {_MOST_STATEMENTS} in all)",
+    )
+
+
+def why_not(kernel: Kernel, target: Target) -> list[str]:
+    """For each loop, why an automatic request leaves it alone."""
+    return [_automatic(loops, target).why for loops in innermost_pieces(kernel).values()]

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pyschedule import nounroll, tile, unroll, vectorize
-from pyschedule.ir.nodes import For, Store
+from pyschedule import ScheduleError, nounroll, tile, unroll, vectorize
+from pyschedule.ir.nodes import For, If, Store
 from pyschedule.ir.printer import format_kernel
 from pyschedule.ir.visitors import loops, walk
-from pyschedule.transforms import unrolling
+from tests.support import call, on_every_target
 from tests.transforms import kernels
 from tests.transforms.schedules import GPU, NARROW, WIDE
 from tests.transforms.stages import (
@@ -191,10 +191,107 @@ def test_a_reduction_is_jammed_but_not_under_strict_math():
 # ------------------------------------------------------------------------------------------- leaving early, while
 
 
-def test_a_loop_that_may_be_left_is_not_unrolled():
-    lowering = agrees(unroll("i", 4)(kernels.first_negative), counting(9), counting(2))
-    assert "may be left by a break" in skips(lowering)[0]
-    assert nest(lowering.stages["unroll"]) == ["i"]
+def left_early(a, s, n, c):
+    """Case 13: where it leaves, and what it has summed until then."""
+    for i in range(n):
+        if a[i] < 0:
+            break
+        s[0] += a[i]
+        c += 1
+    return c
+
+
+def left_in_the_middle(a, s, n, c):
+    for i in range(n - 1, -1, -1):
+        s[0] += 1
+        if a[i] > 0:
+            if a[i] > 5:
+                c = i
+                break
+            s[1] += a[i]
+        else:
+            s[2] += a[i]
+    return c
+
+
+@pytest.mark.parametrize("body", [left_early, left_in_the_middle])
+@pytest.mark.parametrize("factor", [2, 3, 4, 7])
+@on_every_target
+def test_after_an_early_exit_neither_copies_nor_remainder_run(body, factor, target):
+    kernel = unroll("i", factor)(body)
+    lowering = lower(kernel, counting(9, dtype="int64"), counting(3, dtype="int64"), 9, 0)
+    assert applied(lowering) == [f"Unroll: factors=[{factor}] on loops 'i'"]
+    assert nest(lowering.stages["unroll"]) == ["i", "i"]
+    for size in (0, 1, factor - 1, factor, factor + 1, 9):
+        for leaves in range(size + 1):
+            a = np.ones(9, np.int64)
+            a[leaves % 9] = -1 if body is left_early else 6
+            expected, found = np.zeros(3, np.int64), np.zeros(3, np.int64)
+            same(lowering, a, expected.copy(), size, 17)
+            wanted = body(a, expected, size, 17)
+            if target == "cpu" or leaves in (0, size // 2, size):
+                assert call(kernel, a, found, size, 17, target=target) == wanted
+                assert (found == expected).all()
+
+
+def test_the_copies_after_an_early_exit_stay_away_from_memory():
+    """What stands behind the exit is out of reach: a copy that ran too far would raise in the interpreter."""
+
+    def guarded(a, s):
+        for i in range(1000):
+            if i >= a.shape[0]:
+                break
+            s[0] += a[i]
+
+    agrees(unroll("i", 7)(guarded), counting(9), np.zeros(1, np.float32))
+
+
+@on_every_target
+def test_a_full_unroll_of_a_loop_that_may_be_left(target):
+    def first(a, s):
+        found = -1
+        for i in range(9):
+            if a[i] < 0:
+                found = i
+                break
+            s[0] += a[i]
+        return found
+
+    kernel = unroll("i")(first)
+    assert nest(lower(kernel, counting(9), counting(1)).stages["unroll"]) == []
+    for leaves in (*range(9), None):
+        a = np.arange(1, 10, dtype=np.float32)
+        if leaves is not None:
+            a[leaves] = -1
+        s, wanted = np.zeros(1, np.float32), np.zeros(1, np.float32)
+        assert call(kernel, a, s, target=target) == first(a, wanted)
+        assert (s == wanted).all()
+
+
+def test_an_exit_that_the_counter_decides_ends_the_copies():
+    def stops(s):
+        for i in range(100):
+            if i == 5:
+                break
+            s[i] += 1
+
+    lowering = agrees(unroll("i")(stops), np.zeros(100, np.int64))
+    assert nest(lowering.stages["unroll"]) == [] and copies(lowering, "s") == 5
+    assert not any(isinstance(stmt, (For, If)) for stmt in walk(lowering.stages["unroll"].body))
+
+
+def test_an_inner_loop_s_exit_is_its_own():
+    def inner(a, s):
+        for i in range(a.shape[0]):
+            for j in range(a.shape[1]):
+                if a[i, j] < 0:
+                    break
+                s[i] += a[i, j]
+            s[i] += 100
+
+    for decorate in (unroll("i", 2), unroll("j", 3), unroll("i"), unroll("j")):
+        agrees(decorate(inner), counting(5, 7), counting(5))
+    agrees(unroll("i", 2)(unroll("j", 3)(inner)), counting(5, 7), counting(5))
 
 
 def test_a_continue_is_no_obstacle():
@@ -228,22 +325,104 @@ def test_a_while_loop_is_refused():
 # ------------------------------------------------------------------------------------------------------- budgets
 
 
-def test_more_copies_than_the_limit_are_refused():
-    def long(x):
-        for i in range(5000):
-            x[i % 7] = i
+def long(x):
+    for i in range(5000):
+        x[i % 7] = i
 
+
+def test_more_copies_than_the_limit_are_refused():
     lowering = lower(unroll("i")(long), counting(7, dtype="int64"))
-    assert (
-        f"5000 copies of its body are more than the limit of {unrolling.MOST_COPIES} copies" in skips(lowering)[0]
-    )
+    assert "5000 copies of its body are more than the limit of 1024 a directive" in skips(lowering)[0]
+    assert "PYSCHEDULE_UNROLL_LIMITS=copies=5000, makes it possible" in skips(lowering)[0]
     assert nest(lowering.stages["unroll"]) == ["i"]
 
 
-def test_more_statements_than_the_limit_are_refused(monkeypatch):
-    monkeypatch.setattr(unrolling, "MOST_STATEMENTS", 20)
-    lowering = lower(unroll("i", 30)(update), counting(9))
-    assert "30 copied statements are more than the limit of 20" in skips(lowering)[0]
+@pytest.mark.parametrize(
+    "limit, message",
+    [
+        ("operations=20", "120 copied operations are more than the limit of 20"),
+        ("blocks=29", "30 copied blocks are more than the limit of 29"),
+        ("copies=29", "30 copies of its body are more than the limit of 29"),
+    ],
+)
+def test_each_limit_can_be_set(monkeypatch, limit, message):
+    monkeypatch.setenv("PYSCHEDULE_UNROLL_LIMITS", f" {limit} ")
+    assert message in skips(lower(unroll("i", 30)(update), counting(9)))[0]
+    name, value = limit.split("=")
+    monkeypatch.setenv("PYSCHEDULE_UNROLL_LIMITS", f"copies=5000,{name}={10 * int(value)}")
+    assert not skips(lower(unroll("i", 30)(update), counting(9)))
+
+
+@pytest.mark.parametrize("text", ["copies", "copies=-1", "copies=0", "lines=4", "copies=1e3"])
+def test_what_sets_no_limit_is_an_error(monkeypatch, text):
+    monkeypatch.setenv("PYSCHEDULE_UNROLL_LIMITS", text)
+    with pytest.raises(ScheduleError, match=f"PYSCHEDULE_UNROLL_LIMITS: '{text}' sets no limit"):
+        lower(unroll("i", 2)(update), counting(9))
+
+
+def test_the_copies_of_all_factors_count_together():
+    lowering = lower(unroll(factors=[40, 40])(kernels.gemm), *[counting(7, 7)] * 3)
+    assert "1600 copies of its body are more than the limit of 1024" in skips(lowering)[0]
+
+
+# ------------------------------------------------------------------------------------------------- steps, hints
+
+
+@on_every_target
+def test_a_step_known_at_run_time(target):
+    def strided(x, start, stop, step):
+        for i in range(start, stop, step):
+            x[i] = x[i] * 2 + i
+
+    kernel = unroll("i", 3)(strided)
+    lowering = lower(kernel, counting(23, dtype="int64"), 1, 2, 3)
+    assert applied(lowering) == ["Unroll: factors=[3] on loops 'i'"]
+    for bounds in (
+        (0, 23, 1),
+        (1, 20, 3),
+        (22, -1, -1),
+        (21, 2, -4),
+        (5, 5, 2),
+        (5, 2, 2),
+        (2, 5, -2),
+        (0, 23, 30),
+    ):
+        x = counting(23, dtype="int64")
+        same(lowering, x, *bounds)
+        expected = x.copy()
+        strided(expected, *bounds)
+        call(kernel, x, *bounds, target=target)
+        assert (x == expected).all()
+
+
+def test_bounds_that_the_body_changes_are_those_of_the_entry():
+    def shrinking(x, n, counts):
+        for i in range(counts[0]):
+            counts[0] -= 1
+            n -= 2
+            x[i] += n
+        for i in range(n, x.shape[0], 2):
+            n += 1
+            x[i] += 1
+
+    for factor in (2, 3, 5):
+        agrees(unroll("i", factor)(shrinking), counting(17, dtype="int64"), 3, np.array([8]))
+
+
+def test_many_copies_are_left_to_the_compiler():
+    lowering = agrees(unroll("i", 64)(update), counting(150, dtype="int64"))
+    assert loop_named(lowering.stages["unroll"], "i").unroll == 64
+    assert "loop 'i': left to the target's compiler, by loop metadata" in details(lowering)
+    assert nest(lowering.stages["unroll"]) == ["i"]
+
+
+def test_many_copies_are_written_where_their_constants_fold():
+    def wheel(x):
+        for i in range(x.shape[0]):
+            x[i] += (i + 1) % 64
+
+    lowering = agrees(unroll("i", 64)(wheel), counting(150, dtype="int64"))
+    assert nest(lowering.stages["unroll"]) == ["i", "i"]
 
 
 # ------------------------------------------------------------------------------------------- factors and automatic
@@ -267,6 +446,9 @@ def test_the_register_tile_of_gemm_computes_all_its_elements_in_one_body():
 def test_an_automatic_request_unrolls_small_bodies():
     lowering = agrees(unroll()(update), counting(19))
     assert applied(lowering) == ["Unroll: factors=[8] on loops 'i'"]
+    assert "factor 8; a copy needs about 2 of 32 registers (limit 25 in all), statements: 1 (limit 64" in details(
+        lowering
+    )
 
 
 def test_an_automatic_request_looks_at_the_registers():
@@ -288,6 +470,7 @@ def test_an_automatic_request_looks_at_the_registers():
 def test_an_automatic_request_that_finds_nothing_is_a_note():
     lowering = agrees(unroll()(kernels.first_negative), counting(9), counting(2))
     assert [record.status for record in lowering.log if record.transform == "Unroll"] == ["Note"]
+    assert "loop 'i': it may be left early" in details(lowering)
 
 
 # ------------------------------------------------------------------------------------------------ staying rolled
