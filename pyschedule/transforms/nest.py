@@ -70,6 +70,12 @@ def tile_form(loop: For) -> TileForm | None:
     return None
 
 
+def uncounted(loop: While) -> str:
+    """Why a `while` is no loop that counts."""
+    why = f": {loop.reason}" if loop.reason else ""
+    return f"loop '{loop.source}' is a while loop whose trip count is not known on entry{why}"
+
+
 def before(value: Expr, end: Expr, step: int) -> Expr:
     """`value` has not reached `end` in the direction of `step`."""
     return build.compare("<" if step > 0 else ">", value, end)

@@ -35,7 +35,15 @@ from pyschedule.schedule.targets import Target
 from pyschedule.transforms import bands
 from pyschedule.transforms.bands import Band
 from pyschedule.transforms.expansion import check_scopes, expand, scalars_of, split_scalars
-from pyschedule.transforms.nest import Body, Names, first_access, live_after, replace_statement, with_body
+from pyschedule.transforms.nest import (
+    Body,
+    Names,
+    first_access,
+    live_after,
+    replace_statement,
+    uncounted,
+    with_body,
+)
 from pyschedule.transforms.restructure import (
     Piece,
     Sizes,
@@ -143,8 +151,7 @@ def _tile_nests(
         if isinstance(stmt, While) and any(
             _spec(name, directive).names(stmt.source, stmt.ordinal) for name, _ in directive.sizes
         ):
-            reason = f"loop '{stmt.source}' is a while loop whose trip count is not known on entry"
-            outcome.refusals.append(_refused(directive, reason, stmt.loc))
+            outcome.refusals.append(_refused(directive, uncounted(stmt), stmt.reason_loc or stmt.loc))
     return kernel
 
 

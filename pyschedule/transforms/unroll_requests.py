@@ -14,6 +14,7 @@ from pyschedule.schedule.directives import Unroll
 from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import bands
+from pyschedule.transforms.nest import uncounted
 from pyschedule.transforms.vectorization import innermost_pieces
 
 
@@ -81,19 +82,17 @@ def refused(directive: Unroll, request: Request, refusal: Unsupported) -> Record
 
 def refusals_of_names(kernel: Kernel, directive: Unroll) -> list[Record]:
     """A name that means no counted loop any more: a `while`, or a piece of a loop that was not tiled."""
-    if directive.loop is None:
+    spec = None if directive.loop is None else loop_names.parse(directive.loop)
+    if spec is None:
         return []
-    spec = loop_names.parse(directive.loop)
     loops = [stmt for stmt in walk(kernel.body) if isinstance(stmt, (For, While))]
-    if spec is not None and any(isinstance(loop, For) and spec.matches(loop) for loop in loops):
+    if any(isinstance(loop, For) and spec.matches(loop) for loop in loops):
         return []
-    if spec is not None and any(
-        isinstance(loop, While) and spec.names(loop.source, loop.ordinal) for loop in loops
-    ):
-        reason = f"loop '{directive.loop}' is a while loop whose trip count is not known on entry"
-    else:
-        reason = f"no loop '{directive.loop}' is there to unroll (was its tiling skipped?)"
-    return [Record("Unroll", "Skipped", reason, (), directive.loc)]
+    for loop in loops:
+        if isinstance(loop, While) and spec.names(loop.source, loop.ordinal):
+            return [skipped("Unroll", uncounted(loop), directive.loc, loop.reason_loc or loop.loc)]
+    reason = f"no loop '{directive.loop}' is there to unroll (was its tiling skipped?)"
+    return [skipped("Unroll", reason, directive.loc)]
 
 
 def requests_of(kernel: Kernel, source: Kernel, directive: Unroll, target: Target) -> list[Request]:

@@ -21,7 +21,7 @@ from pyschedule.analysis.dependences import Dependences
 from pyschedule.analysis.induction import max_trip
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Assign, Call, For, If, Kernel, Load, Ramp, Stmt, Store, Var
+from pyschedule.ir.nodes import Assign, Call, For, If, Kernel, Load, Ramp, Stmt, Store, Var, While
 from pyschedule.ir.printer import format_expr
 from pyschedule.ir.types import element_of, lanes_of
 from pyschedule.ir.visitors import (
@@ -50,6 +50,7 @@ from pyschedule.transforms.nest import (
     replace_statement,
     skeleton,
     tile_form,
+    uncounted,
     with_body,
 )
 
@@ -170,6 +171,9 @@ def _choose(kernel: Kernel, directive: Vectorize, target: Target, proof: _Proof,
                 loop for (name, number), group in pieces.items() if spec.names(name, number) for loop in group
             ]
         if not chosen:
+            for stmt in walk(kernel.body):
+                if isinstance(stmt, While) and spec.names(stmt.source, stmt.ordinal):
+                    raise Unsupported(uncounted(stmt), stmt.reason_loc or stmt.loc)
             whole = " (the loop was not tiled)" if spec.piece is not None else ""
             raise Unsupported(f"no counted loop '{directive.loop}' is there to vectorize{whole}")
         width = _width(kernel, chosen, directive, target)
