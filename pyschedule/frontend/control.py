@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from pyschedule.frontend.surface import (
     Branch,
-    Leave,
     Loop,
     Name,
     Number,
@@ -26,16 +25,6 @@ def _skips(body: Body) -> bool:
     """Whether a body has a `continue` of its own loop."""
     for stmt in body:
         if isinstance(stmt, Skip) or (isinstance(stmt, Branch) and (_skips(stmt.body) or _skips(stmt.orelse))):
-            return True
-    return False
-
-
-def has_break(body: Body) -> bool:
-    """Whether a body has a `break` of its own loop."""
-    for stmt in body:
-        if isinstance(stmt, Leave):
-            return True
-        if isinstance(stmt, Branch) and (has_break(stmt.body) or has_break(stmt.orelse)):
             return True
     return False
 

@@ -17,6 +17,7 @@ It means the same whatever the types are, provided that the counter and the boun
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -224,7 +225,8 @@ def _tests(part: Expr, kinds: Kinds) -> Iterator[_Test]:
             if sign > 0 and isinstance(left, Number):
                 left, right = right, left
             if isinstance(left, Name) and isinstance(right, Number) and type(right.value) is int:
-                yield _Test(left.name, turned, _plus(stop, -sign * right.value), inner.loc)
+                with suppress(ArithmeticError):  # a bound beyond 64 bits
+                    yield _Test(left.name, turned, _plus(stop, -sign * right.value), inner.loc)
 
 
 def _may_fail(expr: Expr) -> bool:

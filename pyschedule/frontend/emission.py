@@ -107,7 +107,7 @@ class Emitter(ValueReader):
         for _ in range(_ROUNDS):
             before = (dict(self.types), dict(self._stored), dict(self._results))
             self._used = set(self._reserved)
-            self._known: dict[str, Expr] = {}
+            self._known = {}
             self._outputs: list[Array] = []
             self._checks: list[Check] = []
             self.counters = {}

@@ -12,6 +12,7 @@ from pyschedule.frontend.folding import fold
 from pyschedule.frontend.names import Function, Namespace, function_of, number_of
 from pyschedule.frontend.source import Source
 from pyschedule.frontend.surface import (
+    OF_FILL,
     Apply,
     Binary,
     Comparison,
@@ -66,6 +67,9 @@ REFUSED: Final[dict[type[ast.AST], tuple[str, str]]] = {
     ast.Starred: ("an unpacking '*'", "the items one by one"),
     ast.Slice: ("a slice", "a 'for' loop over the elements"),
 }
+
+
+_COMPUTABLE: Final = "integers within 64 bits and divisors that are not zero, or floats, as in '1e20'"
 
 
 def _join(names: Iterable[str]) -> str:
@@ -144,7 +148,7 @@ class ExpressionReader:
         try:
             return fold(method(node))
         except ArithmeticError as error:
-            raise self.refusal(node, f"the constant cannot be computed: {error}", "a constant that can") from error
+            raise self.refusal(node, f"the constant cannot be computed: {error}", _COMPUTABLE) from error
 
     def _read_constant(self, node: ast.Constant) -> Expr:
         number = number_of(node.value)
@@ -174,6 +178,8 @@ class ExpressionReader:
     def _python_constant(self, node: ast.expr, value: Any, name: str) -> Expr:
         number = number_of(value)
         if number is not None:
+            if type(number[0]) is int and not -(2**63) <= number[0] < 2**64:
+                raise self.refusal(node, f"the constant '{name}' does not fit 64 bits", _COMPUTABLE)
             return Number(number[0], number[1], self.place(node))
         if function_of(value) is not None:
             raise self.refusal(node, f"the function '{name}' is used as a value", "a call of it")
@@ -371,7 +377,7 @@ class ExpressionReader:
             return Binary(function.name, args[0], args[1], place)
         if function.kind == "square":
             self._arity(node, 1)
-            return Binary("*", args[0], args[0], place)
+            return Convert(OF_FILL, False, fold(Binary("*", args[0], args[0], place)), place)
         if function.kind == "angle":
             self._arity(node, 1)
             factor = 180.0 / math.pi if function.name == "degrees" else math.pi / 180.0

@@ -7,7 +7,11 @@ import operator
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+
+from pyschedule.frontend.promotion import arithmetic
 from pyschedule.frontend.surface import (
+    OF_FILL,
     Apply,
     Binary,
     Branch,
@@ -19,6 +23,7 @@ from pyschedule.frontend.surface import (
     Unary,
 )
 from pyschedule.ir.nodes import Expr, Stmt
+from pyschedule.ir.types import WEAK_INT, Scalar
 from pyschedule.ir.visitors import Body, rewrite
 
 _BINARY: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -47,8 +52,21 @@ _LARGEST: Final = 2**63
 
 
 def _literal(expr: Expr) -> bool | int | float | None:
-    """The value of one of Python's numbers; NumPy's scalars are left alone, to be computed in their dtype."""
+    """The value of one of Python's numbers; NumPy's scalars are computed in their dtype."""
     return expr.value if isinstance(expr, Number) and expr.dtype is None else None
+
+
+def _integer(expr: Expr) -> tuple[int, Scalar] | None:
+    """The value and type of an integer, Python's or NumPy's."""
+    if isinstance(expr, Number) and type(expr.value) is int:
+        return expr.value, WEAK_INT if expr.dtype is None else Scalar(expr.dtype)
+    return None
+
+
+def _of_dtype(value: int, dtype: str, like: Expr) -> Expr:
+    """A NumPy integer, where the dtype holds it: what would wrap is left to run."""
+    info = np.iinfo(dtype)
+    return Number(value, dtype, getattr(like, "loc", None)) if info.min <= value <= info.max else like
 
 
 def _number(value: Any, like: Expr) -> Expr:
@@ -71,7 +89,7 @@ def _fold(expr: Expr) -> Expr:
     if isinstance(expr, Binary):
         left, right = _literal(expr.left), _literal(expr.right)
         if left is None or right is None:
-            return expr
+            return _fold_integers(expr)
         if _is_huge(expr.op, left, right):
             raise OverflowError("it does not fit 64 bits")
         try:
@@ -81,7 +99,10 @@ def _fold(expr: Expr) -> Expr:
     if isinstance(expr, Unary):
         value = _literal(expr.operand)
         if value is None:
-            return expr
+            known = _integer(expr.operand)
+            if known is None or expr.op == "not":
+                return expr
+            return _of_dtype(-known[0] if expr.op == "-" else ~known[0], known[1].name, expr)
         if expr.op == "not":
             return _number(not value, expr)
         if expr.op == "-":
@@ -95,14 +116,40 @@ def _fold(expr: Expr) -> Expr:
     if isinstance(expr, Conditional):
         test = _literal(expr.test)
         return expr if test is None else expr.then if test else expr.orelse
-    if isinstance(expr, Convert) and expr.weak:
-        value = _literal(expr.operand)
+    if isinstance(expr, Convert) and not expr.weak:
+        known = _integer(expr.operand)
+        if known is None:
+            return expr
+        if expr.dtype == OF_FILL:
+            return _of_dtype(known[0], known[1].strong().name, expr)
+        return _of_dtype(known[0], expr.dtype, expr) if Scalar(expr.dtype).is_integer else expr
+    if isinstance(expr, Convert):
+        number = _integer(expr.operand)
+        value = number[0] if number is not None else _literal(expr.operand)
         if value is None or (expr.dtype == "int64" and isinstance(value, float) and not math.isfinite(value)):
             return expr
         return _number({"int64": int, "float64": float, "bool": bool}[expr.dtype](value), expr)
     if isinstance(expr, Apply):
         return _fold_call(expr)
     return expr
+
+
+def _fold_integers(expr: Binary) -> Expr:
+    """Arithmetic of integers, some of them NumPy's, in the type that it has; what wraps, or what NumPy warns of,
+    is left to run."""
+    left, right = _integer(expr.left), _integer(expr.right)
+    if left is None or right is None or expr.op in ("/", "**"):
+        return expr
+    type_ = arithmetic(expr.op, left[1], right[1])
+    if type_ is None or not type_.is_integer:
+        return expr
+    a, b = left[0], right[0]
+    info = np.iinfo(type_.name)
+    if not (info.min <= a <= info.max and info.min <= b <= info.max):
+        return expr
+    if (expr.op in ("//", "%") and b == 0) or (expr.op in ("<<", ">>") and not 0 <= b < 8 * type_.bytes):
+        return expr
+    return _of_dtype(_BINARY[expr.op](a, b), type_.name, expr)
 
 
 def _is_huge(op: str, left: float, right: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pyschedule.frontend.surface import (
+    OF_FILL,
     Apply,
     Binary,
     Conditional,
@@ -57,7 +58,7 @@ class Kinds:
         """`WIDE`, `INTEGER` or `OTHER`."""
         match expr:
             case Number(value=value, dtype=dtype):
-                return WIDE if type(value) is int and dtype in (None, "int64") else OTHER
+                return _of_dtype(dtype or "int64") if type(value) is int else OTHER
             case Extent():
                 return WIDE
             case Name(name=name):
@@ -70,8 +71,8 @@ class Kinds:
                 return self.of(operand)
             case Apply(function=function, home="python", args=args) if function in _CALLS:
                 return _all([self.of(arg) for arg in args])
-            case Convert(dtype=dtype):
-                return _of_dtype(dtype)
+            case Convert(dtype=dtype, operand=operand):
+                return self.of(operand) if dtype == OF_FILL else _of_dtype(dtype)
             case Conditional(then=then, orelse=orelse):
                 return _both(self.of(then), self.of(orelse))
         return OTHER

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pyschedule.frontend.expressions import BINARY, ExpressionReader
 from pyschedule.frontend.folding import fold
+from pyschedule.frontend.matching import read_match
 from pyschedule.frontend.names import Namespace
 from pyschedule.frontend.source import Source
 from pyschedule.frontend.surface import (
@@ -48,7 +49,6 @@ _REFUSED: Final[dict[type[ast.AST], tuple[str, str]]] = {
     ast.FunctionDef: ("a function inside it", "the function's body in place of its call"),
     ast.AsyncFunctionDef: ("a function inside it", "the function's body in place of its call"),
     ast.ClassDef: ("a class", "scalar locals and arrays"),
-    ast.Match: ("'match'", "'if' and 'elif'"),
 }
 
 
@@ -126,6 +126,9 @@ class StatementReader(ExpressionReader):
     def _on_if(self, node: ast.If) -> list[Stmt]:
         test = self.read(node.test)
         return [Branch(test, self.body(node.body), self.body(node.orelse), self.place(_head(node)))]
+
+    def _on_match(self, node: ast.Match) -> list[Stmt]:
+        return read_match(self, node)
 
     def _named(self, name: str, place: Location) -> int:
         self._counts[name] += 1
@@ -332,7 +335,7 @@ def _head(node: ast.stmt) -> ast.stmt:
 
 
 def _while_counter(node: ast.While) -> str:
-    """The name that the test looks at and the body counts with."""
+    """The name that the test looks at and the body counts with; of `while True` the test is that of a `break`."""
     changed = {
         item.target.id
         for item in ast.walk(node)
@@ -342,13 +345,16 @@ def _while_counter(node: ast.While) -> str:
         if isinstance(item, ast.Assign) and isinstance(item.value, ast.BinOp):
             names = {part.id for part in ast.walk(item.value) if isinstance(part, ast.Name)}
             changed |= {target.id for target in item.targets if isinstance(target, ast.Name) and target.id in names}
-    compared = [
-        part
-        for item in ast.walk(node.test)
-        if isinstance(item, ast.Compare)
-        for part in (item.left, *item.comparators)
+    test, first = node.test, node.body[0]
+    if isinstance(test, ast.Constant) and isinstance(first, ast.If) and isinstance(first.body[0], ast.Break):
+        test = first.test
+    if isinstance(test, ast.Name):
+        return test.id if test.id in changed else ""
+    sides = [
+        part for item in ast.walk(test) if isinstance(item, ast.Compare) for part in (item.left, *item.comparators)
     ]
-    for part in compared:
+    for part in sides:
         if isinstance(part, ast.Name) and part.id in changed:
             return part.id
-    return ""
+    inside = [item.id for part in sides for item in ast.walk(part) if isinstance(item, ast.Name)]
+    return next((name for name in inside if name in changed), "")

@@ -103,7 +103,8 @@ class Conditional(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Convert(Expr):
-    """`int(x)`, `float(x)`, `bool(x)` (weak results, being Python's) and `np.float32(x)` (strong)."""
+    """`int(x)`, `float(x)`, `bool(x)` (weak results, being Python's) and `np.float32(x)` (strong); with the dtype
+    `OF_FILL` the operand as it is, of the strong type that NumPy gives it."""
 
     dtype: str
     weak: bool
@@ -239,11 +240,6 @@ def elements_in(expr: Expr) -> set[str]:
 def names_read(stmt: Stmt) -> set[str]:
     """The names read by the expressions directly under a statement."""
     return {name for part in children(stmt) for name in names_in(part)}
-
-
-def reads(body: Body) -> set[str]:
-    """The names that a body reads anywhere."""
-    return {name for stmt in walk(body) for name in names_read(stmt)}
 
 
 def assigned(body: Body) -> set[str]:

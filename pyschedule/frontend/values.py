@@ -96,6 +96,7 @@ class ValueReader:
         self.counters: dict[str, Expr] = {}
         self.arrays: dict[str, ArrayInfo] = {}
         self.joins = Joins()
+        self._known: dict[str, Expr] = {}  # what locals are equal to, here
 
     def refusal(self, where: Location | None, what: str, instead: str) -> FrontendError:
         return self.source.refusal(where, what, instead)
@@ -151,6 +152,10 @@ class ValueReader:
         if name in self.counters:
             counter = self.counters[name]
             return (replace(counter, loc=expr.loc) if isinstance(counter, Var) else counter), WEAK_INT
+        if name in self.params and name in self.locals:
+            known = self._known.get(name)
+            if isinstance(known, Var) and known.name == name:  # not assigned yet: of its own type
+                return Var(name, held(self.params[name]), expr.loc), self.params[name]
         if name in self.locals:
             type_ = self.types[name]
             return Var(self.locals[name], held(type_), expr.loc), type_
@@ -233,7 +238,8 @@ class ValueReader:
         if expr.op == "~" and type_.is_float:
             raise self.refusal(expr.loc, f"there is no '~' of a {type_.name}", "'int(x)' of the operand")
         if expr.op == "-" and isinstance(operand, Const):
-            return replace(operand, value=-operand.value), type_
+            negated = _converted(-operand.value, operand.dtype)
+            return (UnaryOp("-", operand) if negated is None else negated), type_
         return UnaryOp(expr.op, operand), type_
 
     @value.register
@@ -315,7 +321,9 @@ class ValueReader:
     def _convert(self, expr: surface.Convert) -> Typed:
         if expr.dtype == "bool":
             return self.truth(expr.operand), WEAK_BOOL if expr.weak else BOOL
-        operand, _ = self.value(expr.operand)
+        operand, type_ = self.value(expr.operand)
+        if expr.dtype == surface.OF_FILL:
+            return operand, type_.strong()
         scalar = Scalar(expr.dtype)
         if scalar.is_half:
             return Cast(scalar, operand), scalar

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from pyschedule import inspect_loop_transforms, tile, unroll, vectorize
 from tests.contract.oracle import RNG, numbers, same, scheduled
+
+LIMIT = 3
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyschedule.ScheduleWarning")
 
@@ -170,6 +174,41 @@ def branches(x, y, out):
             out[i] = t
 
 
+def stages(x, out, base):
+    for i in range(len(x)):
+        match (base + i) & 3:
+            case 0:
+                out[i] = x[i]
+            case 1 | 2 if x[i] > 0:
+                out[i] = x[i] * 2
+            case 1:
+                continue
+            case -1 | math.inf:
+                out[i] = 99
+            case _:
+                out[i] -= 1
+        out[i] += base
+
+
+def match_of_an_element(x, out):
+    for i in range(len(x)):
+        match x[i]:  # evaluated once: the arms change it
+            case 0:
+                x[i] = 1
+            case 1:
+                x[i] = 2
+            case 2 | 3 | 2.5:
+                x[i] = 0
+                match i % 2:
+                    case 0:
+                        out[i] = 1
+        match LIMIT:
+            case 3:
+                out[i] += 1
+            case _:
+                out[i] = math.nan
+
+
 def passing(x):
     for i in range(len(x)):
         if x[i] > 3:
@@ -200,6 +239,10 @@ def test_conditions_and_indices_that_depend_on_data(schedule):
     for n in (0, 1, 13):
         same(scheduled(branches, *schedule), numbers("float64", n), numbers("float64", n), np.zeros(n), rtol=1e-12)
         same(scheduled(passing, *schedule), np.arange(n))
+        for base in range(4):
+            same(scheduled(stages, *schedule), numbers("float64", n), np.zeros(n), base)
+        for dtype in ("int64", "float32", "uint8"):
+            same(scheduled(match_of_an_element, *schedule), (np.arange(n) % 5).astype(dtype), np.zeros(n))
     for dtype in ("int8", "int64", "uint8", "uint64"):
         index = np.array([0, 8, 3, 2, 2] if dtype[0] == "u" else [0, 8, -9, -1, -1], dtype)
         same(scheduled(by_index, *schedule), numbers("float64", 9), index, np.zeros(5))
