@@ -152,7 +152,7 @@ class ValueReader:
         if name in self.counters:
             counter = self.counters[name]
             return (replace(counter, loc=expr.loc) if isinstance(counter, Var) else counter), WEAK_INT
-        if name in self.params and name in self.locals:
+        if name in self.params and name in self.locals and self.types[name] != self.params[name]:
             known = self._known.get(name)
             if isinstance(known, Var) and known.name == name:  # not assigned yet: of its own type
                 return Var(name, held(self.params[name]), expr.loc), self.params[name]

@@ -527,3 +527,34 @@ def test_a_spec_shapes_its_array() -> None:
     assert (array.shape, array.unit_axis, array.divisor) == ((Dim("A", 0), const(7)), 1, 8)
     (loop,) = built_.kernel.body
     assert loop.body[0].max_trip == 7 and loop.max_trip is None
+
+
+def test_an_argument_has_its_own_type_until_it_is_assigned() -> None:
+    def widened(x, n):
+        for i in range(n):
+            x[i] += n // 2
+        n = n * 2.5
+        x[0] = n
+        return n
+
+    def widened_in_a_loop(x, n):
+        for i in range(3):
+            x[i] = n / 2
+            n = n * 0.5
+        return n
+
+    for n in (0, 3, 5):
+        agrees(widened, np.zeros(9), n)
+        agrees(widened_in_a_loop, np.zeros(9), n)
+
+
+def test_square_of_a_python_integer_is_numpys_integer() -> None:
+    def squares(x, n):
+        x[0] = np.square(n)
+        x[1] = np.square(x[0])
+        s = x[2] + np.square(3)
+        return np.square(n), s
+
+    n, s = agrees(squares, np.ones(4, np.float32), 5)
+    assert np.asarray(s).dtype == np.float64  # a float32 and a strong int64
+    assert n == 25
