@@ -218,7 +218,10 @@ class Comparison:
     def flips(self, a: Access, b: Access) -> bool:
         """Whether an instance of `b` that followed one of `a` at the same location now precedes it."""
         old_a, old_b = _places(a, self.source.model), _places(b, self.source.model)
-        if min(old_a) > max(old_b) or max(_places(a, self.new)) < min(_places(b, self.new)):
+        new_a, new_b = _places(a, self.new), _places(b, self.new)
+        if not new_a or not new_b:
+            return False  # it was shown to run never, and is gone
+        if min(old_a) > max(old_b) or max(new_a) < min(new_b):
             return False
         key = (a.place, b.place)
         if key not in self._flips:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 
 from pyschedule.ir.nodes import Assign, Break, Const, For, If, Return, Stmt, While
-from pyschedule.ir.visitors import Body, children, variables, walk
+from pyschedule.ir.visitors import Body, children, read_variables, variables, walk
 from pyschedule.transforms.facts import has_effect
 
 Live = frozenset[str]
@@ -73,7 +73,7 @@ class _Liveness:
             if isinstance(stmt, For) and stmt.body and not body and not any(map(has_effect, children(stmt))):
                 return (), after
             return (_with(stmt, body),), again | wanted | self.read(stmt)
-        return (stmt,), after | self.read(stmt)
+        return (stmt,), after | self.candidates & read_variables((stmt,))
 
     def read(self, stmt: Stmt) -> Live:
         return self.candidates.intersection(*[set().union(*map(variables, children(stmt)))])
