@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_kernel(inspect)
     inspect.add_argument("--target", help="cpu, cuda or cuda:sm_XY (default: what the kernel would run on)")
     show = inspect.add_mutually_exclusive_group()
+    show.add_argument("--verbose", action="store_true", help="how each loop counts, and how often, too")
     show.add_argument("--source", action="store_true", help="the generated Numba source instead")
     show.add_argument("--asm", action="store_true", help="the CPU's assembly instead")
     show.add_argument("--ptx", action="store_true", help="PTX instead")
@@ -146,7 +147,8 @@ def _inspect(options: argparse.Namespace) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pyschedule.ScheduleWarning)  # the log says the same
             if not (options.source or options.asm or options.ptx or options.sass):
-                print(pyschedule.inspect_loop_transforms(kernel, *arguments, target=target))
+                options_of = {"target": target, "verbose": options.verbose}
+                print(pyschedule.inspect_loop_transforms(kernel, *arguments, **options_of))
                 return
             lowering = kernel.lower(*arguments, target=target)
             if options.source:

@@ -138,11 +138,18 @@ def _one_shape_an_array(form: BlockForm, parsed: Parsed) -> None:
         )
 
 
-def inspect_loop_transforms(kernel: Any, *args: Any, target: str | Target | None = None) -> str:
-    """The transform log of a kernel (or operator) for these arguments, then its loop nest as pseudocode."""
+def inspect_loop_transforms(
+    kernel: Any, *args: Any, target: str | Target | None = None, verbose: bool = False
+) -> str:
+    """The transform log of a kernel (or operator) for these arguments, then its loop nest as pseudocode.
+
+    `verbose` adds what is known of each loop that a directive names: counter, start, step, bound, trip count, and
+    the ways out of it.
+    """
     if not callable(getattr(kernel, "lower", None)):
         raise TypeError(f"inspect_loop_transforms needs a kernel or an operator, not {type(kernel).__name__}")
     from pyschedule.ir.printer import format_kernel
 
     lowering = kernel.lower(*args, target=target)
-    return f"{lowering.log}\n\n{format_kernel(lowering.kernel)}"
+    log = lowering.log.verbose() if verbose else lowering.log
+    return f"{log}\n\n{format_kernel(lowering.kernel)}"

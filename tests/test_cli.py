@@ -61,6 +61,12 @@ def test_inspect_prints_the_log_and_the_nest(folder):
         assert "for i" in result.stdout
 
 
+def test_inspect_tells_more_of_the_loops_when_asked(folder):
+    result = run("inspect", "mine:twice", "float32[10]", "float32[10]", "--verbose", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    assert "[Loops]\n- loop 'i' [" in result.stdout and "    trip count: x.shape[0]\n" in result.stdout
+
+
 def test_inspect_shows_the_generated_source(folder):
     result = run("inspect", "mine:twice", "float32[10]", "float32[10]", "--source", cwd=folder)
     assert result.returncode == 0, result.stderr

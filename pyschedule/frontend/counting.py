@@ -126,8 +126,8 @@ class _Counting:
         self._check_bound(test)
         paths = _Paths(test.counter, self.kinds)
         body, end = paths.run(self.body, (0, None))
-        step, place = paths.step(end)
-        self._check_step(test, step, place)
+        step, where = paths.step(end)
+        self._check_step(test, step, where)
         others = (*parts[:at], *parts[at + 1 :])
         for part in parts[:at]:
             if any(isinstance(item, Element) or _may_fail(item) for item in walk_expr(part)):
@@ -135,10 +135,11 @@ class _Counting:
                 raise _No(f"`{shown}` stands behind a test that reads an element; write it first", test.loc)
         if others:
             stays = others[0] if len(others) == 1 else Logic("and", others, place_of(self.test))
-            leave = (_leaving(test.counter, 0, self.loop.loc), Leave(self.loop.loc))
-            body = (Branch(Unary("not", stays, place_of(stays)), leave, (), self.loop.loc), *body)
+            place = place_of(stays) or self.loop.loc
+            leave = (_leaving(test.counter, 0, place), Leave(place))
+            body = (Branch(Unary("not", stays, place), leave, (), place), *body)
         counter = Name(test.counter, test.loc)
-        increment = SetName(test.counter, Binary("+", counter, Number(step, None, place), place), place)
+        increment = SetName(test.counter, Binary("+", counter, Number(step, None, where), where), where)
         return replace(
             self.loop,
             test=Comparison(test.op, counter, test.stop, test.loc),

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -233,6 +233,7 @@ class Lowering:
 def lower(definition: Definition, signature: Signature, target: Target) -> Lowering:
     """Builds, lifts and transforms the kernel; raises what the rooms raise, each with its place."""
     from pyschedule.frontend import build
+    from pyschedule.analysis.loop_facts import loop_facts
     from pyschedule.frontend.blockform import Block
     from pyschedule.transforms import indexing, pipeline
 
@@ -254,7 +255,8 @@ def lower(definition: Definition, signature: Signature, target: Target) -> Lower
     for record in records:
         logger.debug("%s: %s", parsed.name, record)
     tests: tuple[Precondition | Check, ...] = (*built.checks, *preconditions)
-    return Lowering(definition, signature, target, lowered.stages, Log(records), tests)
+    log = Log(records, partial(loop_facts, lowered.stages["source"], schedule.annotates))
+    return Lowering(definition, signature, target, lowered.stages, log, tests)
 
 
 def _with_block_tiles(

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from pyschedule.errors import ScheduleError
 from pyschedule.ir.nodes import Location
 from pyschedule.ir.types import DTYPES
+from pyschedule.schedule.names import parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,20 @@ class Schedule:
     def of(self, kind: type[D]) -> tuple[D, ...]:
         return tuple(item for item in self.directives if isinstance(item, kind))
 
+    def annotates(self, source: str, ordinal: int) -> bool:
+        """Whether a directive names the loop `source`, the `ordinal`-th of its name, or chooses for itself."""
+        names: list[str] = []
+        for item in self.directives:
+            if isinstance(item, Tile):
+                names += [name for name, _ in item.sizes] + [*item.order, *(piece for _, piece in item.stage)]
+                names += [item.parallel] if item.parallel is not None else []
+            elif isinstance(item, (Vectorize, Unroll, NoUnroll)) and item.loop is not None:
+                names.append(item.loop)
+            else:
+                return True
+        specs = [parse(name) for name in names]
+        return any(spec is not None and spec.names(source, ordinal) for spec in specs)
+
 
 # ------------------------------------------------------------------------------ conversion of arguments
 
@@ -134,11 +149,7 @@ def words(value: Any, what: str, loc: Location | None) -> tuple[str, ...]:
     if value is None:
         return ()
     names = (
-        tuple(value.split())
-        if isinstance(value, str)
-        else tuple(value)
-        if isinstance(value, Sequence)
-        else None
+        tuple(value.split()) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence) else None
     )
     if names is None or not all(isinstance(name, str) for name in names):
         raise ScheduleError(f"{what} must be a string of loop names, not {value!r}", loc)
@@ -148,16 +159,12 @@ def words(value: Any, what: str, loc: Location | None) -> tuple[str, ...]:
 def pairs(value: Any, what: str, loc: Location | None) -> tuple[tuple[str, str], ...]:
     if value is None:
         return ()
-    if not isinstance(value, Mapping) or not all(
-        isinstance(part, str) for item in value.items() for part in item
-    ):
+    if not isinstance(value, Mapping) or not all(isinstance(part, str) for item in value.items() for part in item):
         raise ScheduleError(f"{what} must map array names to loop names, not {value!r}", loc)
     return tuple(value.items())
 
 
-def extents_of(
-    value: Any, what: str, loc: Location | None, *, free: bool
-) -> tuple[tuple[int | None, ...], ...]:
+def extents_of(value: Any, what: str, loc: Location | None, *, free: bool) -> tuple[tuple[int | None, ...], ...]:
     """One shape an input, each a sequence of integers; `free` also allows 0 and `None` (any extent)."""
     allowed = "integers (or None for any extent)" if free else "positive integers"
     if not isinstance(value, (tuple, list)) or not value:
@@ -219,9 +226,7 @@ def dtype_of(value: Any, what: str, loc: Location | None) -> str | None:
     """The name of an element type, from `"half"`, `"float32"`, `np.float32` or a NumPy dtype; `None` stays."""
     if value is None:
         return None
-    name = (
-        value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", None)
-    )
+    name = value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", None)
     name = _ALIASES.get(name, name) if isinstance(name, str) else None
     if name not in DTYPES:
         raise ScheduleError(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyschedule.errors import Place
 from pyschedule.ir.nodes import Location
@@ -50,7 +50,11 @@ def skipped(
 
 @dataclass(frozen=True, slots=True)
 class Log:
+    """The records of a lowering.  `facts` works out what is known of the loops that its directives name
+    (`analysis.loop_facts.LoopFacts`, which print as lines of the log)."""
+
     records: tuple[Record, ...] = field(default=())
+    facts: Callable[[], tuple[Any, ...]] | None = field(default=None, compare=False, repr=False)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
@@ -59,10 +63,20 @@ class Log:
         return len(self.records)
 
     def __add__(self, more: Log | tuple[Record, ...]) -> Log:
-        return Log(self.records + tuple(more))
+        return Log(self.records + tuple(more), self.facts)
 
     def __str__(self) -> str:
         return "\n".join(["[Transform Log]", *map(str, self.records)])
+
+    def loops(self) -> tuple[Any, ...]:
+        """The facts of the loops that directives name; none where nothing was lowered (a plan from the cache)."""
+        return self.facts() if self.facts is not None else ()
+
+    def verbose(self) -> str:
+        """The log, then under `[Loops]` how each loop that a directive names counts, how often, and how it may be
+        left."""
+        facts = self.loops()
+        return "\n".join([str(self), *(["", "[Loops]"] if facts else []), *map(str, facts)])
 
     def to_frame(self) -> pandas.DataFrame:
         """One row a record: transform, status, summary, details, file, line, column."""
