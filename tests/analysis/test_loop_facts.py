@@ -149,8 +149,8 @@ def test_the_verbose_log_tells_of_the_loops_that_directives_name():
         f"    while i_value < limit: the bound `limit` changes in the body (line {line}); keep the bound in a "
         "local that the loop does not assign",
         "- loop 'i#3'",
-        "    counter i, from 0, step 1, while i < i_stop",
-        "    trip count: Max(0, i_stop)",
+        "    counter i, from 0, step 1, while i < int64(x[0])",
+        "    trip count: no closed form: `x[0]` has no exact integer form",
         "    may be left early: return",
     ]
     assert log.loops()[0].loc.line == several.__code__.co_firstlineno + 1
