@@ -23,14 +23,17 @@ from pyschedule.ir.nodes import (
     Call,
     Cast,
     Compare,
+    Const,
+    Dim,
     Expr,
     Kernel,
     Load,
     Ramp,
     Select,
     Stmt,
+    Var,
 )
-from pyschedule.ir.types import BOOL, INT64, lanes_of
+from pyschedule.ir.types import BOOL, INT64, element_of, lanes_of
 from pyschedule.ir.visitors import variables, walk_expr, written_variables
 
 
@@ -186,9 +189,17 @@ class VectorWriter(Emitter):
     def select(self, expr: Select) -> Code:
         lanes = lanes_of(expr.type)
         if not is_vector(expr.test):
-            if lanes == 1:
-                return super().select(expr)
-            return self._scalar_choice(expr, lanes)
+            if lanes > 1:
+                return self._scalar_choice(expr, lanes)
+            if _is_cheap(expr.then) and _is_cheap(expr.orelse):
+                # No branch: hundreds of them, for the indices of unrolled bodies, take LLVM minutes.
+                parts = (
+                    self.converted(expr.test, BOOL),
+                    self.converted(expr.then, expr.dtype),
+                    self.converted(expr.orelse, expr.dtype),
+                )
+                return self.function("select", [part.text for part in parts])
+            return super().select(expr)
         guarded = _touches_memory(expr.then) or _touches_memory(expr.orelse)
         test = self.mask(expr.test) if guarded else self.converted(expr.test, BOOL)
         width = lanes_of(expr.test.type)
@@ -233,3 +244,14 @@ def _can_raise(expr: Expr) -> bool:
 def _touches_memory(expr: Expr) -> bool:
     """Whether evaluating an expression for a lane that is off could do harm."""
     return any(isinstance(part, Load) or _can_raise(part) for part in walk_expr(expr))
+
+
+def _is_cheap(expr: Expr) -> bool:
+    """Whether an integer may as well be computed where it is not wanted: sums of variables and extents."""
+    return (
+        all(
+            isinstance(part, (Const, Var, Dim)) or (isinstance(part, BinOp) and part.op in ("+", "-"))
+            for part in walk_expr(expr)
+        )
+        and element_of(expr.type).is_integer
+    )
