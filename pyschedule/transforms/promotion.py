@@ -58,6 +58,7 @@ from pyschedule.ir.visitors import (
     contains,
     counters,
     map_children,
+    may_break,
     rewrite_expr,
     substitute_expr,
     variables,
@@ -110,6 +111,13 @@ def promote(kernel: Kernel, target: Target, only: frozenset[str] | None = None) 
 def _promote(body: Body, array: Array, target: Target, names: Names, notes: list[str], around: Loops = ()) -> Body:
     if not _touches(body, array.name):
         return body
+    touching = _touching(body, array.name)
+    if len(body) > 1 and may_break(body[touching.start : touching.stop]):
+        # Where the loop around may be left, registers hold nothing: what stands before and after is promoted alone.
+        parts = _between_breaks(body)
+        promoted = [_promote(part, array, target, names, notes, around) for part in parts]
+        unchanged = all(new is old for new, old in zip(promoted, parts, strict=True))
+        return body if unchanged else tuple(stmt for part in promoted for stmt in part)
     declared_deeper = any(
         isinstance(stmt, Alloc) and stmt.array.name == array.name and stmt not in body for stmt in walk(body)
     )
@@ -151,6 +159,23 @@ def _touches(body: Body, name: str) -> bool:
     )
 
 
+def _touching(body: Body, name: str) -> range:
+    """The places of the statements from the first to the last that access an array."""
+    found = [place for place, stmt in enumerate(body) if _touches((stmt,), name)]
+    return range(found[0], found[-1] + 1)
+
+
+def _between_breaks(body: Body) -> list[Body]:
+    """The body in parts: each statement from which a `break` leads is one, and what stands between two is one."""
+    parts: list[list[Stmt]] = [[]]
+    for stmt in body:
+        if may_break((stmt,)):
+            parts += [[stmt], []]
+        else:
+            parts[-1].append(stmt)
+    return [tuple(part) for part in parts if part]
+
+
 def _compute_type(body: Body, array: Array) -> Scalar:
     found = (site.access for site in reach.sites(body, array.name))
     loads = (element_of(access.dtype) for access in found if isinstance(access, Load))
@@ -160,7 +185,8 @@ def _compute_type(body: Body, array: Array) -> Scalar:
 
 def _plan(body: Body, array: Array, around: Loops) -> _Plan | None:
     """How the array is accessed in the region, if all accesses agree and a loop accumulates."""
-    if contains(body, Return):
+    touching = _touching(body, array.name)
+    if contains(body, Return) or may_break(body[touching.start : touching.stop]):
         return None
     changing = written_variables(body)
     inner = counters(body)
@@ -310,10 +336,10 @@ def _unit(index: Expr, forms: tuple[TileForm, ...]) -> bool:
 
 def _rewritten(body: Body, array: Array, dtype: Scalar, plan: _Plan, names: Names) -> Body:
     """The region with the accumulator: loaded before it, stored after it, where either is needed."""
-    touching = [place for place, stmt in enumerate(body) if _touches((stmt,), array.name)]
+    touching = _touching(body, array.name)
     private = [stmt for stmt in body if isinstance(stmt, Alloc) and stmt.array.name == array.name]
     accumulator = names.fresh(f"{array.name}_acc")
-    inside = tuple(stmt for stmt in body[touching[0] : touching[-1] + 1] if stmt not in private)
+    inside = tuple(stmt for stmt in body[touching.start : touching.stop] if stmt not in private)
     new = _replace(inside, array.name, accumulator, dtype, plan, ())
     loaded: Body = ()
     if not private and not _overwrites(inside[0], array.name, plan, len(plan.forms)):
@@ -323,8 +349,8 @@ def _rewritten(body: Body, array: Array, dtype: Scalar, plan: _Plan, names: Name
     if plan.forms:
         shape = tuple(build.const(form.size) for form in plan.forms)
         declared = (Alloc(Array(accumulator, dtype, shape, space="register")),)
-    prefix = tuple(stmt for stmt in body[: touching[0]] if stmt not in private)
-    return (*prefix, *declared, *loaded, *new, *stored, *body[touching[-1] + 1 :])
+    prefix = tuple(stmt for stmt in body[: touching.start] if stmt not in private)
+    return (*prefix, *declared, *loaded, *new, *stored, *body[touching.stop :])
 
 
 def _element(accumulator: str, dtype: Scalar, plan: _Plan, values: dict[str, Expr]) -> Load | Var:

@@ -6,11 +6,22 @@ import numpy as np
 import pytest
 
 from pyschedule import tile, vectorize
-from pyschedule.ir.nodes import If
-from pyschedule.ir.visitors import loops, walk_with_loops
+from pyschedule.ir.nodes import If, Store
+from pyschedule.ir.visitors import loops, walk, walk_with_loops
 from tests.transforms import kernels
 from tests.transforms.schedules import GPU, NARROW
-from tests.transforms.stages import agrees, buffers, counting, details, loads, lower, nest, same, stores
+from tests.transforms.stages import (
+    agrees,
+    buffers,
+    counting,
+    details,
+    loads,
+    loop_named,
+    lower,
+    nest,
+    same,
+    stores,
+)
 
 
 def labels_around(kernel, array):
@@ -196,3 +207,27 @@ def test_steps_other_than_one_have_dense_tiles():
     for size in (0, 1, 5, 13):
         lowering = agrees(tile(j=2, order="j.0 i j.1")(strided), counting(4, size), counting(size))
         assert list(buffers(lowering.stages["tiling"], "register").values()) == ["2 float32"]
+
+
+def test_a_break_after_the_sum_loses_nothing_that_registers_hold():
+    def until(A, y, n):
+        for i in range(y.shape[0]):
+            for k in range(A.shape[1]):
+                y[i] += A[i, k]
+            if i == n:
+                break
+            y[i] += 100
+
+    def from_the_first(A, y, n):
+        for i in range(y.shape[0]):
+            if i == n:
+                break
+            for k in range(A.shape[1]):
+                y[i] += A[i, k]
+            y[i] += 100
+
+    for n in (0, 2, 9):
+        lowering = agrees(vectorize("k", width=4)(until), counting(5, 9), counting(5), n)
+        inner = loop_named(lowering.stages["unroll"], "k")
+        assert not any(isinstance(stmt, Store) and stmt.array == "y" for stmt in walk(inner.body))
+        agrees(vectorize("k", width=4)(from_the_first), counting(5, 9), counting(5), n)
