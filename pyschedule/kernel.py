@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import WRAPPER_ASSIGNMENTS
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from pyschedule.errors import ScheduleError
+from pyschedule.frontend.debugging import is_debugging
 from pyschedule.frontend.parser import Parsed, parse
 from pyschedule.runtime.lowering import Definition
 from pyschedule.schedule.directives import BlockForm, Directive, Schedule
@@ -103,14 +103,8 @@ class _State:
     def __init__(self, parsed: Parsed, schedule: Schedule) -> None:
         self._definition = (parsed, schedule)
         self._dispatch: Dispatch | None = None
-        # Plain Python where a debugger is wanted; except that a block's body speaks of one tile only.
-        debugging = any(
-            os.environ.get(name, "").strip().lower() not in ("", "0", "off", "false")
-            for name in ("PYSCHEDULE_DEBUG", "NUMBA_DISABLE_JIT")
-        )
-        self.call: Callable[..., Any] = self._first_call
-        if debugging:
-            self.call = self._interpreted if schedule.of(BlockForm) else parsed.function
+        debugging = is_debugging()
+        self.call: Callable[..., Any] = self._first_plain_call if debugging else self._first_call
 
     @property
     def dispatch(self) -> Dispatch:
@@ -120,8 +114,11 @@ class _State:
             self._dispatch = Dispatch(*self._definition)
         return self._dispatch
 
-    def _interpreted(self, *args: Any, **kwargs: Any) -> Any:
-        return self.dispatch.interpret(*args, **kwargs)
+    def _first_plain_call(self, *args: Any, **kwargs: Any) -> Any:
+        from pyschedule.runtime.debugging import PlainCalls
+
+        self.call = PlainCalls(self.dispatch, Definition(*self._definition))
+        return self.call(*args, **kwargs)
 
     def _first_call(self, *args: Any, **kwargs: Any) -> Any:
         self.call = self.dispatch.call

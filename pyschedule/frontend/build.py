@@ -17,6 +17,7 @@ from pyschedule.frontend.results import Check, Notice
 from pyschedule.ir.nodes import Kernel, Var
 from pyschedule.ir.signature import Signature
 from pyschedule.ir.types import INT64
+from pyschedule.ir.visitors import Body
 
 __all__ = ["Block", "Built", "Check", "Notice", "build"]
 
@@ -27,13 +28,15 @@ class Built:
 
     `tile_sizes`: in the block form, the tile size of each loop that was lifted over a tiled dimension.
     `notices` are remarks for the log.  `checks` are tests over extents and scalar parameters that the
-    runtime makes before a call: a false one is a `ValueError` with its message.
+    runtime makes before a call: a false one is a `ValueError` with its message.  `body` is the front end's tree,
+    lifted in the block form.
     """
 
     kernel: Kernel
     tile_sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     notices: tuple[Notice, ...] = ()
     checks: tuple[Check, ...] = ()
+    body: Body = ()
 
 
 def build(parsed: Parsed, signature: Signature, block: Block | None = None, strict_math: bool = False) -> Built:
@@ -71,7 +74,7 @@ def build(parsed: Parsed, signature: Signature, block: Block | None = None, stri
         loc=parsed.loc,
         source=parsed.source,
     )
-    return Built(kernel, tile_sizes, notices, (*checks, *emitted.checks))
+    return Built(kernel, tile_sizes, notices, (*checks, *emitted.checks), body)
 
 
 def _fresh_names(taken: frozenset[str]) -> Fresh:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from pyschedule.frontend.debugging import is_debugging, without_debugging
 from pyschedule.frontend.displays import DisplayReader
 from pyschedule.frontend.flow import DefiniteAssignment
 from pyschedule.frontend.folding import live_branches
@@ -66,6 +67,8 @@ def parse(function: Any) -> Parsed:
         and isinstance(nodes[0].value.value, str)
     ):
         nodes = nodes[1:]
+    if is_debugging():
+        nodes = without_debugging(nodes)
     namespace = Namespace(plain)
     names = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name)} | set(params)
     reader = DisplayReader(source, namespace, params, set(names))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pyschedule.frontend.debugging import REMEDY, is_for_debugging
 from pyschedule.frontend.expressions import BINARY, ExpressionReader
 from pyschedule.frontend.folding import fold
 from pyschedule.frontend.matching import read_match
@@ -84,6 +85,9 @@ class StatementReader(ExpressionReader):
         return tuple(stmt for node in nodes for stmt in self._statement(node))
 
     def _statement(self, node: ast.stmt) -> list[Stmt]:
+        if is_for_debugging(node):
+            what = f"call '{ast.unparse(node).split('(')[0]}'" if isinstance(node, ast.Expr) else "use 'import'"
+            raise self.refusal(node, f"a kernel cannot {what}", REMEDY)
         method: Callable[[Any], list[Stmt]] | None = getattr(self, f"_on_{type(node).__name__.lower()}", None)
         if method is None:
             what, instead = _REFUSED.get(
