@@ -15,7 +15,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pyschedule.decorators import nounroll, poll, tile, unroll, vectorize
-from pyschedule.errors import FrontendError, LegalityError, ScheduleError, ScheduleWarning
+from pyschedule.errors import (
+    FrontendError,
+    KernelCancelled,
+    KernelTimeout,
+    LegalityError,
+    ScheduleError,
+    ScheduleWarning,
+)
 from pyschedule.ir.signature import spec
 from pyschedule.kernel import inspect_loop_transforms
 from pyschedule.runtime.warn import configure_logging
@@ -27,6 +34,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "FrontendError",
+    "KernelCancelled",
+    "KernelTimeout",
     "LegalityError",
     "ScheduleError",
     "ScheduleWarning",

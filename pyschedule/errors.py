@@ -40,6 +40,21 @@ class ScheduleWarning(UserWarning):
     """A well-formed request that was skipped, because it could not be proved safe; results stay right."""
 
 
+class KernelCancelled(RuntimeError):
+    """A call was stopped by `kernel.cancel()`: what it had written stays, what follows was not started.
+
+    `progress` says how far it got.
+    """
+
+    def __init__(self, message: str, progress: str = "") -> None:
+        super().__init__(message)
+        self.progress = progress
+
+
+class KernelTimeout(KernelCancelled, TimeoutError):
+    """A call was stopped because it took longer than its `timeout`."""
+
+
 class InternalError(RuntimeError):
     """A fault of pyschedule itself, found by its own checks.  Please report it with the kernel."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import WRAPPER_ASSIGNMENTS
 from types import FunctionType
@@ -40,8 +41,9 @@ class ScheduledKernel:
     """A function with a schedule.
 
     Calling it compiles it for the arguments' types where that is new, and runs it: NumPy arrays on the CPU, CUDA
-    arrays on their GPU.  `python` is the undecorated function.  It cannot be changed: decorating it makes
-    another kernel.
+    arrays on their GPU.  With `@poll` a call takes `timeout=seconds` too, unless the function has a parameter of
+    that name, and raises `KernelTimeout` when these have passed.  `python` is the undecorated function.  It cannot
+    be changed: decorating it makes another kernel.
     """
 
     _parsed: Parsed
@@ -77,7 +79,16 @@ class ScheduledKernel:
     # --------------------------------------------------------------------------------------------- calling
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if "timeout" in kwargs and "timeout" not in self._parsed.params:
+            return self._state.within(kwargs.pop("timeout"), args, kwargs)
         return self._state.call(*args, **kwargs)
+
+    def cancel(self) -> None:
+        """Stops all calls of this kernel that run now, in whatever threads: they raise `KernelCancelled`.
+
+        `TypeError` where the kernel does not poll.
+        """
+        self._state.cancel()
 
     @property
     def python(self) -> FunctionType:
@@ -98,21 +109,37 @@ class ScheduledKernel:
 class _State:
     """What a kernel finds out as it is used."""
 
-    __slots__ = ("_definition", "_dispatch", "call")
+    __slots__ = ("_debugging", "_definition", "_dispatch", "_lock", "call")
 
     def __init__(self, parsed: Parsed, schedule: Schedule) -> None:
         self._definition = (parsed, schedule)
         self._dispatch: Dispatch | None = None
-        debugging = is_debugging()
-        self.call: Callable[..., Any] = self._first_plain_call if debugging else self._first_call
+        self._lock = threading.Lock()
+        self._debugging = is_debugging()
+        self.call: Callable[..., Any] = self._first_plain_call if self._debugging else self._first_call
 
     @property
     def dispatch(self) -> Dispatch:
-        if self._dispatch is None:
-            from pyschedule.runtime.dispatch import Dispatch
+        from pyschedule.runtime.dispatch import Dispatch
 
-            self._dispatch = Dispatch(*self._definition)
-        return self._dispatch
+        with self._lock:  # two threads must share one, or `cancel` would miss the calls of the other
+            if self._dispatch is None:
+                self._dispatch = Dispatch(*self._definition)
+            return self._dispatch
+
+    def within(self, timeout: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with a timeout; plain Python, where that runs instead, heeds none."""
+        self.dispatch.require_poll()
+        if self._debugging:
+            from pyschedule.runtime.cancellation import checked_timeout
+
+            checked_timeout(timeout)
+            return self.call(*args, **kwargs)
+        return self.dispatch.within(timeout, args, kwargs)
+
+    def cancel(self) -> None:
+        self.dispatch.require_poll()
+        self.dispatch.calls.cancel()
 
     def _first_plain_call(self, *args: Any, **kwargs: Any) -> Any:
         from pyschedule.runtime.debugging import PlainCalls

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pyschedule.codegen.cuda_host import host_text
 from pyschedule.codegen.cuda_loops import KernelWriter
-from pyschedule.codegen.cuda_program import GRID_LIMIT, ArrayInfo, CudaProgram, Launch, Workspace
+from pyschedule.codegen.cuda_program import GRID_LIMIT, NOT_STARTED, ArrayInfo, CudaProgram, Launch, Workspace
 from pyschedule.codegen.cuda_ranges import constant_trip
 from pyschedule.codegen.cuda_statements import Context, is_mapped, reads, shares_work
 from pyschedule.codegen.ptx_names import SHORT
@@ -22,14 +22,17 @@ from pyschedule.ir.nodes import (
     If,
     Kernel,
     Location,
+    Poll,
     Stmt,
 )
 from pyschedule.ir.types import BOOL, element_of, lanes_of
 from pyschedule.ir.visitors import (
     Body,
     arrays,
+    contains,
     expressions,
     read_arrays,
+    rewrite,
     variable_types,
     variables,
     walk,
@@ -128,12 +131,35 @@ class Planner:
     def launch(self, group: Body, serial: bool) -> None:
         """Adds the launch of a group of statements, mapped if that is possible."""
         if not serial and (shares_work(group) or has_blocks(group)):
-            try:
-                self._mapped(group)
+            refusal = self._try(group)
+            if refusal is not None and contains(group, Poll):
+                refusal = self._try_with_other_polls(group)
+            if refusal is None:
                 return
-            except Unsupported as refusal:
-                self.notes.append(f"one thread runs a nest: {refusal}")
+            self.notes.append(f"one thread runs a nest: {refusal}")
         self._serial(group)
+
+    def _try(self, group: Body) -> Unsupported | None:
+        try:
+            self._mapped(group)
+        except Unsupported as refusal:
+            return refusal
+        return None
+
+    def _try_with_other_polls(self, group: Body) -> Unsupported | None:
+        """The group with all its polls taken together, as barriers that this back end adds ask for; or without
+        them: a launch that cannot be stopped once it has begun is better than one of a single thread."""
+
+        def together(stmt: Stmt) -> Stmt | None:
+            return replace(stmt, together=True) if isinstance(stmt, Poll) else None
+
+        refusal = self._try(rewrite(group, together))
+        if refusal is None:
+            return None
+        if self._try(rewrite(group, lambda stmt: () if isinstance(stmt, Poll) else None)) is None:
+            self.notes.append(f"a nest is not polled: {refusal}")
+            return None
+        return refusal
 
     def _writer(self, group: Body, block: tuple[int, int, int]) -> KernelWriter:
         return KernelWriter(
@@ -199,6 +225,9 @@ class Planner:
         if shared > self.target.staging_bytes:
             raise Unsupported(f"{shared} bytes of shared memory a block, of {self.target.staging_bytes}")
         self._chain(writer, shape)
+        apart = any(isinstance(stmt, Poll) and not stmt.together for stmt in walk(group))
+        if apart and _meets(writer.lines):
+            raise Unsupported("threads that meet at barriers cannot leave one by one")
         self._finish(group, writer, (grids["x"], grids["y"], grids["z"]))
 
     def _chain(self, writer: KernelWriter, shape: Shape) -> None:
@@ -313,6 +342,16 @@ class Planner:
         if not writer.lines:
             writer.line("pass")
         text = "\n".join(writer.lines)
+        start: list[str] = []
+        if contains(self.kernel.body, Poll):  # what comes after a launch that was stopped must not begin
+            test = writer.stop_test(_meets(writer.lines))
+            control, u64, i64 = writer.control_parameter(), writer.use("u64"), writer.use("i64")
+            start = [
+                f"    if {test}:",
+                f"        if {writer.use('load_i64')}({control}, {u64}(1)) == 0:",
+                f"            {writer.use('store_i64')}({control}, {u64}(1), {i64}({NOT_STARTED}))",
+                "        return",
+            ]
         parameters = tuple(writer.parameters.values())
         head = [f"def {name}({', '.join(parameter.name for parameter in parameters)}):"]
         if group[0] is not None and _location(group[0]) is not None:
@@ -336,7 +375,7 @@ class Planner:
             if re.search(rf"\bb{axis}\b", text):
                 writer.use(u32)
                 head.append(f"    b{axis} = {u32}(cuda.blockIdx.{axis})")
-        self.functions.append("\n".join(head) + "\n" + text + "\n")
+        self.functions.append("\n".join([*head, *start]) + "\n" + text + "\n")
         self.intrinsics |= writer.intrinsics
         self.launches.append(
             Launch(
@@ -375,6 +414,7 @@ class Planner:
             strict_math=self.kernel.strict_math,
             index_bits=index_bits,
             notes=tuple(self.notes),
+            polls=contains(body, Poll),
         )
 
     def _source(self) -> str:
@@ -399,6 +439,11 @@ class Planner:
 
 
 _CASTS = {short: long for long, short in SHORT.items() if short not in ("f16", "bf16", "b8")}
+
+
+def _meets(lines: list[str]) -> bool:
+    """Whether a launch has barriers."""
+    return any("cuda.syncthreads" in line for line in lines)
 
 
 def _linear(threads: tuple[int, int, int]) -> str:

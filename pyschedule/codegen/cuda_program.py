@@ -10,6 +10,10 @@ from pyschedule.ir.types import Scalar
 
 #: The most blocks in the y and z directions of a grid (x may have 2**31 - 1).
 GRID_LIMIT: Final = 65_535
+#: What word 1 of a control array says where a launch was not begun; no poll has this number.
+NOT_STARTED: Final = 0xFFFF
+#: Word 1 holds a poll's number below this, and above it a value of the poll's.
+POLL_NUMBERS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,8 @@ class Parameter:
 
     `kind`: `"pointer"` (the address of `array`'s first element, uint64), `"extent"` or `"stride"` (of `axis`,
     in elements), `"scalar"` (the kernel's own parameter `name`), `"status"` or `"results"` (the address of
-    the status word, or of the scalar results).  `type` is what is passed.
+    the status word, or of the scalar results), `"control"` (the address of the call's control array, in memory of
+    the host).  `type` is what is passed.
     """
 
     name: str
@@ -109,6 +114,8 @@ class CudaProgram:
 
     `index_bits` is 32 where offsets are computed in unsigned 32 bits: valid as long as `fits` says so of the
     arguments; a program of 64 is always valid.  `scalar_results` are written to a buffer of 8 bytes each.
+    `polls`: the kernel can be stopped; once word 0 of its control array is not 0, launches end early, and word 1 is
+    `value * 65536 + number` of a poll, or `NOT_STARTED` where a launch only found that it should not begin.
     `has_status`: the kernel checks indices; a status word that is not 0 after a launch is an IndexError.
     `notes` tell what could not be mapped and runs in a single thread instead.
     """
@@ -123,6 +130,7 @@ class CudaProgram:
     strict_math: bool = False
     index_bits: int = 32
     notes: tuple[str, ...] = field(default=())
+    polls: bool = False
 
     def bindings(
         self, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, int | float]

@@ -17,7 +17,7 @@ from typing import Final
 from pyschedule.codegen import loop_markers
 from pyschedule.codegen.cuda_integers import Text, held
 from pyschedule.codegen.cuda_memory import Accesses
-from pyschedule.codegen.cuda_program import Parameter
+from pyschedule.codegen.cuda_program import POLL_NUMBERS, Parameter
 from pyschedule.codegen.cuda_ranges import NARROW_EXTENT, WIDE_EXTENT, Facts
 from pyschedule.codegen.ptx_names import SHORT
 from pyschedule.errors import InternalError, Unsupported
@@ -31,6 +31,7 @@ from pyschedule.ir.nodes import (
     Expr,
     For,
     If,
+    Poll,
     Return,
     Stmt,
     Store,
@@ -65,14 +66,18 @@ def is_mapped(loop: Stmt, prefix: str) -> bool:
 
 def synchronises(body: Iterable[Stmt]) -> bool:
     """Whether all threads of a block must reach what is in a body."""
-    return any(isinstance(stmt, Barrier) or is_mapped(stmt, "cooperative") for stmt in walk(tuple(body)))
+    return any(_is_barrier(stmt) or is_mapped(stmt, "cooperative") for stmt in walk(tuple(body)))
 
 
 def shares_work(body: Iterable[Stmt]) -> bool:
     return any(
-        isinstance(stmt, Barrier) or is_mapped(stmt, "cooperative") or is_mapped(stmt, "thread.")
+        _is_barrier(stmt) or is_mapped(stmt, "cooperative") or is_mapped(stmt, "thread.")
         for stmt in walk(tuple(body))
     )
+
+
+def _is_barrier(stmt: Stmt) -> bool:
+    return isinstance(stmt, Barrier) or (isinstance(stmt, Poll) and stmt.together)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +177,9 @@ class StatementWriter(ABC):
 
     def status_parameter(self) -> str:
         return self.parameter("status", Parameter("status_word", "status", Scalar("uint64")))
+
+    def control_parameter(self) -> str:
+        return self.parameter("control", Parameter("control", "control", Scalar("uint64")))
 
     def note_scalars(self, exprs: Iterable[Expr]) -> None:
         """Makes parameters of the scalar arguments that are read."""
@@ -336,6 +344,8 @@ class StatementWriter(ABC):
                 if not context.uniform:
                     raise Unsupported("a barrier that not all threads of the block reach")
                 self.barrier()
+        elif isinstance(stmt, Poll):
+            self._poll(stmt, context)
         elif isinstance(stmt, Alloc):
             pass
         else:
@@ -447,6 +457,27 @@ class StatementWriter(ABC):
                 f"{self.use('store_' + SHORT[element.name])}({target}, {self.use('u64')}({offset}), {text})", stmt
             )
         self.line("return", stmt)
+
+    def stop_test(self, together: bool) -> str:
+        """The test whether this thread is to stop: all threads of the block at once, or each when it sees it."""
+        seen = f"{self.use('stop_requested')}({self.control_parameter()})"
+        return f"cuda.syncthreads_or({seen}) != 0" if together else f"{seen} != 0"
+
+    def _poll(self, stmt: Poll, context: Context) -> None:
+        together = stmt.together and not context.serial
+        if together and not context.uniform:
+            raise Unsupported("threads leave together where not all of them come")
+        self.line(f"if {self.stop_test(together)}:", stmt)
+        self.depth += 1
+        if stmt.body:
+            self.body(stmt.body, replace(context, active=(), uniform=False))
+        told = self.use("i64") + f"({stmt.number})"
+        if stmt.values:
+            first = sum(place.count("{}") for place in stmt.places[:-1])
+            told = f"{self.expr.signed(stmt.values[first]).operand} * {POLL_NUMBERS} + {told}"
+        self.line(f"{self.use('store_i64')}({self.control_parameter()}, {self.use('u64')}(1), {told})")
+        self.line("return")
+        self.depth -= 1
 
     def marker(self, unroll: int) -> None:
         if unroll != 0:

@@ -22,6 +22,7 @@ from pyschedule.ir.nodes import (
     Kernel,
     Load,
     Location,
+    Poll,
     Return,
     Stmt,
     Store,
@@ -101,6 +102,8 @@ class Emitter(ExpressionWriter):
                 self.give_back(stmt)
             case Barrier():
                 self.barrier()
+            case Poll():
+                self.poll(stmt)
             case _:
                 raise InternalError(f"the back end has no text for {type(stmt).__name__}")
 
@@ -115,6 +118,9 @@ class Emitter(ExpressionWriter):
 
     def barrier(self) -> None:
         """Nothing, where there is one thread."""
+
+    def poll(self, stmt: Poll) -> None:
+        raise NotImplementedError
 
     def branch(self, stmt: If) -> None:
         self.line(f"if {self.text(stmt.test)}:", self.place(stmt.loc))

@@ -19,7 +19,8 @@ from pyschedule.codegen.names import Names
 from pyschedule.codegen.program import Program
 from pyschedule.codegen.words import NUMBA_NAMES, SIMD_NAMES
 from pyschedule.errors import InternalError
-from pyschedule.ir.nodes import Array, For, Kernel, Var
+from pyschedule.ir.nodes import Array, Const, For, Kernel, Poll, Return, Var
+from pyschedule.ir.visitors import contains
 from pyschedule.schedule.targets import Target
 
 _MATH_NAMES = frozenset({"inf", "nan"})
@@ -54,9 +55,16 @@ class _Module:
         self.threaded = False
         self.live_after = outline.live_after(kernel) if parallel else {}
 
+    @property
+    def control(self) -> str:
+        """The name of the control array of the call."""
+        return self.names.of("local", "control")
+
     def write(self) -> None:
         entry = CpuWriter(self, in_thread=False)
         params = [entry.parameter(param) for param in self.kernel.params]
+        if contains(self.kernel.body, Poll):
+            params.append(self.control)
         entry.body(self.kernel.body)
         self.functions.append(entry.definition(self.entry, params))
 
@@ -130,6 +138,30 @@ class CpuWriter(MemoryWriter):
         start, stop, step = (self.text(part) for part in (stmt.start, stmt.stop, stmt.step))
         call = ", ".join([start, f"len(range({start}, {stop}, {step}))", step, *functions.arguments])
         self.line(f"{functions.driver}({call})", self.place(stmt.loc, f"loop {stmt.label} on threads"))
+        if contains(stmt.body, Poll):
+            self.line(f"if {self.module.control}[1]:", "some thread has left")
+            self.leave()
+
+    def poll(self, stmt: Poll) -> None:
+        control = self.module.control
+        self.line(f"if {self.use('stop_requested')}({control}):")
+        with self.indented():
+            self.body(stmt.body)
+            self.line(f"if {self.use('first_to_leave')}({control}, {stmt.number}):")
+            with self.indented():
+                for place, value in enumerate(stmt.values, 2):
+                    self.line(f"{control}[{place}] = {self.text(value)}")
+                if not stmt.values:
+                    self.line("pass")
+        self.leave()
+
+    def leave(self) -> None:
+        """Ends the function, its results being of no use any more."""
+        with self.indented():
+            if self.in_thread:
+                self.line("return")
+            else:
+                self.give_back(Return(tuple(Const(0, dtype) for dtype in self.kernel.scalar_results)))
 
     def outlined(self, stmt: For) -> _Outlined:
         """Writes the functions of a parallel loop into the module."""
@@ -142,6 +174,8 @@ class CpuWriter(MemoryWriter):
         writer.adopt(self, outer.scalars)
         writer.serial_range(stmt)
         arguments = [*map(self.array, outer.arrays), *map(self.variable, outer.scalars)]
+        if contains(stmt.body, Poll):
+            arguments.append(module.control)
         ends = [module.names.of("local", "first"), module.names.of("local", "last")]
         module.functions.append(writer.definition(work, [*ends, *arguments]))
         module.functions.append(_driver(module, driver, work, arguments, outline.raises(stmt.body)))

@@ -15,6 +15,7 @@ from pyschedule.ir.nodes import (
     For,
     If,
     Kernel,
+    Poll,
     Return,
     Stmt,
     While,
@@ -42,58 +43,79 @@ Live = frozenset[str]
 _NONE: Live = frozenset()
 
 
-def live_before(body: Body, after: Live = _NONE, after_loop: Live = _NONE) -> Live:
-    """The scalars whose values a body may read from before it, given those read after it (and after the loop
-    around it, where a `break` goes)."""
-    live = after
-    for stmt in reversed(body):
-        live = _live_before(stmt, live, after_loop)
-    return live
-
-
-def _live_before(stmt: Stmt, after: Live, after_loop: Live) -> Live:
-    reads = frozenset(name for part in children(stmt) for name in variables(part))
-    match stmt:
-        case Assign():
-            return after - {stmt.target} | reads
-        case If():
-            return reads | live_before(stmt.body, after, after_loop) | live_before(stmt.orelse, after, after_loop)
-        case For():
-            return reads | _live_in_loop(stmt.body, after) - {stmt.var} | after
-        case While():
-            return _live_in_loop(stmt.body, after | reads) | after | reads
-        case Break():
-            return after_loop
-        case Return():
-            return reads
-    return after | reads
-
-
-def _live_in_loop(body: Body, after: Live) -> Live:
-    live = after
-    while (more := live_before(body, after | live, after) | live) != live:
-        live = more
-    return live
+def live_before(body: Body) -> Live:
+    """The scalars whose values a body may read from before it."""
+    return _Liveness().before(body, _NONE, _NONE)
 
 
 def live_after(kernel: Kernel) -> dict[str, Live]:
     """The scalars that are read after each loop, by its counter (in a later iteration of a loop around it too)."""
     found: dict[str, Live] = {}
+    liveness = _Liveness()
 
     def visit(body: Body, after: Live, after_loop: Live) -> None:
         for position, stmt in enumerate(body):
-            later = live_before(body[position + 1 :], after, after_loop)
+            later = liveness.before(body[position + 1 :], after, after_loop)
             if isinstance(stmt, If):
                 visit(stmt.body, later, after_loop)
                 visit(stmt.orelse, later, after_loop)
             elif isinstance(stmt, For):
                 found[stmt.var] = later
-                visit(stmt.body, later | _live_in_loop(stmt.body, later), later)
+                visit(stmt.body, later | liveness.in_loop(stmt.body, later), later)
             elif isinstance(stmt, While):
-                visit(stmt.body, _live_before(stmt, later, after_loop), later)
+                visit(stmt.body, liveness.before((stmt,), later, after_loop), later)
 
     visit(kernel.body, _NONE, _NONE)
     return found
+
+
+class _Liveness:
+    """Live scalars before bodies.  A loop's body is looked at until nothing changes, so what its statements read is
+    kept."""
+
+    def __init__(self) -> None:
+        self._reads: dict[int, tuple[Stmt, Live]] = {}
+
+    def before(self, body: Body, after: Live, after_loop: Live) -> Live:
+        """Those that a body may read from before it, given those read after it (and after the loop around it, where
+        a `break` goes)."""
+        live = after
+        for stmt in reversed(body):
+            live = self._before(stmt, live, after_loop)
+        return live
+
+    def in_loop(self, body: Body, after: Live) -> Live:
+        live = after
+        while (more := self.before(body, after | live, after) | live) != live:
+            live = more
+        return live
+
+    def _before(self, stmt: Stmt, after: Live, after_loop: Live) -> Live:
+        reads = self._read_by(stmt)
+        match stmt:
+            case Assign():
+                return after - {stmt.target} | reads
+            case If():
+                arms = (self.before(arm, after, after_loop) for arm in (stmt.body, stmt.orelse))
+                return reads.union(*arms)
+            case For():
+                return reads | self.in_loop(stmt.body, after) - {stmt.var} | after
+            case While():
+                return self.in_loop(stmt.body, after | reads) | after | reads
+            case Break():
+                return after_loop
+            case Return():
+                return reads
+            case Poll():
+                return after | reads | self.before(stmt.body, _NONE, _NONE)
+        return after | reads
+
+    def _read_by(self, stmt: Stmt) -> Live:
+        known = self._reads.get(id(stmt))
+        if known is None:
+            reads = frozenset(name for part in children(stmt) for name in variables(part))
+            known = self._reads[id(stmt)] = stmt, reads  # the statement is kept, and with it its identity
+        return known[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class Program:
     """A complete Python module as text.
 
-    `entry` is the jitted function to call, with the kernel's parameters in order; it returns `None`, or the
-    tuple of the kernel's scalar results.  `parallel` says whether it uses threads (so that a runtime can lock
+    `entry` is the jitted function to call, with the kernel's parameters in order, and behind them, where the kernel
+    polls, the call's control array (`codegen.simd.polling`); it returns `None`, or the tuple of the kernel's scalar
+    results.  `parallel` says whether it uses threads (so that a runtime can lock
     where the threading layer is not safe to enter twice).
     """
 

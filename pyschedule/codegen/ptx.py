@@ -370,6 +370,20 @@ def _marker_rule(unroll: int) -> Rule:
     return rule
 
 
+def _stop_rule(control: Any) -> Any:
+    """Word 0 of a call's control array, which lies in the host's memory, as int32: not 0 once the call is to stop.
+
+    The load is done each time, and sees what the host has written.
+    """
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(INT32, [INT64])
+        load = ir.InlineAsm(kind, "ld.relaxed.sys.global.s32 $0, [$1];", "=r,l", side_effect=True)
+        return builder.call(load, [args[0]])
+
+    return types.int32(types.uint64), code
+
+
 def _round_rule(dtype: str) -> Rule:
     """float32 (or a vector of it) rounded to a half type, held as float32."""
 
@@ -394,6 +408,8 @@ def _build(name: str) -> Any:
         return define(name, 1, _half_rule(ptx_names.LONG[short], head == "widen"))
     if short in ("f16", "bf16") and head == "round":
         return define(name, 1, _round_rule(ptx_names.LONG[short]))
+    if name == "stop_requested":
+        return define(name, 1, _stop_rule)
     if name in ("unroll_full", "stay_rolled"):
         return define(name, 0, _marker_rule(-1 if name == "unroll_full" else 1))
     if name.startswith("unroll_by_") and name.removeprefix("unroll_by_").isdigit():

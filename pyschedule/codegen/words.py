@@ -14,6 +14,7 @@ _SIMD: Final = """
     gamma hypot isfinite isinf isnan lgamma log log1p log2 log10 remainder sin sinh sqrt tan tanh trunc
     checked_index checked_index_masked
     from_bfloat16 from_float16 to_bfloat16 to_float16
+    first_to_leave stop_requested
     stay_rolled thread_count unroll_by unroll_fully
     gather gather_masked head load load_masked load_strided load_strided_masked load_vector ramp scatter_masked
     scratch splat stack store store_masked store_strided_masked stride

@@ -15,6 +15,7 @@ from pyschedule.ir.functions import FUNCTIONS, REDUCTIONS
 from pyschedule.ir.nodes import (
     Alloc,
     Assign,
+    Barrier,
     BinOp,
     BoolOp,
     Break,
@@ -28,6 +29,7 @@ from pyschedule.ir.nodes import (
     If,
     Kernel,
     Load,
+    Poll,
     Ramp,
     Reduce,
     Return,
@@ -42,7 +44,7 @@ from pyschedule.ir.printer import format_expr, headline
 from pyschedule.ir.survey import Survey, survey
 from pyschedule.ir.threads import barriers_are_uniform, private_arrays_are_written_by_one_thread
 from pyschedule.ir.types import FLOAT32, Scalar, Vector, element_of, lanes_of
-from pyschedule.ir.visitors import children
+from pyschedule.ir.visitors import children, contains
 
 Sentences = Iterator[str]
 
@@ -317,6 +319,19 @@ def breaks_are_inside_loops(found: Survey) -> Sentences:
             yield f"a return leaves a {mapped[-1]} loop {_in(stmt)}"
 
 
+def polls_say_where_they_are(found: Survey) -> Sentences:
+    """Each poll has a number of its own and a value for each gap in its places, and does no more than to store."""
+    polls = [poll for poll, _ in found.all(Poll)]
+    if len({poll.number for poll in polls}) < len(polls):
+        yield "two polls have the same number"
+    for poll in polls:
+        gaps = sum(place.count("{}") for place in poll.places)
+        if gaps != len(poll.values) or poll.number < 1:
+            yield f"poll {poll.number} has {len(poll.values)} values for {gaps} gaps"
+        if contains(poll.body, Poll, Barrier, Break, Return):
+            yield f"poll {poll.number} does more than to store before it leaves"
+
+
 def returns_match_the_results(found: Survey) -> Sentences:
     wanted = len(found.kernel.scalar_results)
     for stmt, _ in found.all(Return):
@@ -373,6 +388,7 @@ CONTROL: Final = (
     bounds_are_integers,
     mappings_nest,
     breaks_are_inside_loops,
+    polls_say_where_they_are,
     returns_match_the_results,
     barriers_are_uniform,
     private_arrays_are_written_by_one_thread,

@@ -38,6 +38,7 @@ from pyschedule.ir.nodes import (
     If,
     Kernel,
     Origin,
+    Poll,
     Return,
     Stmt,
     Store,
@@ -48,8 +49,12 @@ from pyschedule.ir.printer import format_expr, headline
 from pyschedule.ir.types import INT64, Vector, element_of, lanes_of, with_lanes
 from pyschedule.ir.visitors import Body, contains
 
-#: `trace(statement, counters)`: called for each instance of a statement that has an `Origin`, lane by lane.
+#: `trace(statement, counters)`: called for each instance of a statement that has an `Origin`, lane by lane; and
+#: for each `Poll` with statement `POLLED` and the values that it would report.
 Trace = Callable[[int, tuple[int, ...]], None]
+
+#: The number by which a trace is told of a `Poll`.
+POLLED: Final = -1
 
 _BREAK: Final = "break"
 
@@ -348,6 +353,18 @@ class _Compiler(Expressions):
             yield place
 
         return wait
+
+    def _poll(self, stmt: Poll) -> Evaluate:
+        """Nobody cancels what is interpreted."""
+        trace = self.trace
+        if trace is None:
+            return lambda env: None
+        values = [self.value(value, INT64) for value in stmt.values]
+
+        def poll(env: Env) -> None:
+            trace(POLLED, tuple(int(value(env)) for value in values))
+
+        return poll
 
     def _break(self, stmt: Break) -> Evaluate:
         return lambda env: _BREAK

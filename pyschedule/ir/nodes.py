@@ -391,6 +391,23 @@ class Barrier(Stmt):
     """All threads of a block wait for one another; nothing on a CPU."""
 
 
+@dataclass(frozen=True, slots=True)
+class Poll(Stmt):
+    """Leaves the whole kernel where its call was cancelled, after `body`; otherwise nothing happens.
+
+    What was stored before stays.  `body` stores what is held in registers, so that it is not lost.  `places`
+    say where this is, outermost loop first, each a template for one value or two of `values`: `"loop 'k' at {}
+    of {}"`.  `number` is the poll's own in the kernel, from 1.  `together`: the threads of a block, which meet at
+    barriers later, leave all at once or not at all.
+    """
+
+    number: int
+    places: tuple[str, ...]
+    values: tuple[Expr, ...] = field(metadata=CHILD)
+    body: tuple[Stmt, ...] = field(default=(), metadata=BODY)
+    together: bool = False
+
+
 # ------------------------------------------------------------------------------------------------ kernels
 
 

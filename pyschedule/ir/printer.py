@@ -29,6 +29,7 @@ from pyschedule.ir.nodes import (
     If,
     Kernel,
     Load,
+    Poll,
     Ramp,
     Reduce,
     Return,
@@ -322,6 +323,12 @@ def _(stmt: Return) -> list[str]:
 @_lines.register
 def _(stmt: Barrier) -> list[str]:
     return ["barrier()"]
+
+
+@_lines.register
+def _(stmt: Poll) -> list[str]:
+    text = "poll(together)" if stmt.together else "poll()"
+    return _block(text, stmt.body) if stmt.body else [text]
 
 
 # ----------------------------------------------------------------------------------------------- kernels

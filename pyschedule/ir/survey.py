@@ -17,6 +17,7 @@ from pyschedule.ir.nodes import (
     If,
     Kernel,
     Load,
+    Poll,
     Ramp,
     Reduce,
     Stmt,
@@ -90,6 +91,8 @@ def _body(found: Survey, body: Body, loops: Loops, bound: set[str], declared: se
                 _body(found, stmt.body, (*loops, stmt), inside, declared)
             case While():
                 _body(found, stmt.body, (*loops, stmt), bound, declared)
+            case Poll():  # its body is the last thing that is done
+                _body(found, stmt.body, loops, set(bound), declared)
             case If():
                 other = set(bound)
                 _body(found, stmt.body, loops, bound, declared)

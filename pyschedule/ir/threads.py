@@ -13,6 +13,7 @@ from pyschedule.ir.nodes import (
     For,
     If,
     Load,
+    Poll,
     Stmt,
     Store,
     Var,
@@ -20,7 +21,7 @@ from pyschedule.ir.nodes import (
 )
 from pyschedule.ir.printer import headline
 from pyschedule.ir.survey import Survey
-from pyschedule.ir.visitors import Body, bodies, children, contains, walk, walk_expr
+from pyschedule.ir.visitors import Body, bodies, children, walk, walk_expr
 
 
 def barriers_are_uniform(found: Survey) -> Iterator[str]:
@@ -30,7 +31,8 @@ def barriers_are_uniform(found: Survey) -> Iterator[str]:
     computed from these, elements of arrays that each thread has for itself.
     """
     shared_work = any(loop.mapping == "cooperative" for loop, _ in found.all(For))
-    if shared_work or found.nodes[Barrier]:
+    meeting = any(poll.together for poll, _ in found.all(Poll))
+    if shared_work or meeting or found.nodes[Barrier]:
         private = {name for name, array in found.arrays.items() if array.space in ("local", "register")}
         differing = _Differing(private)
         while True:  # what is assigned late in a loop is read early in it: until nothing new differs
@@ -65,13 +67,16 @@ class _Differing:
                 case Barrier():
                     if apart:
                         self.sentences.append("a barrier is where only some threads may come")
+                case Poll():
+                    if stmt.together and apart:
+                        self.sentences.append("threads leave together where only some of them may come")
                 case Assign():
                     if differs or apart:
                         self.names.add(stmt.target)
                 case For():
                     self._loop(stmt, apart, threads, differs)
                 case If() | While():
-                    if isinstance(stmt, While) and (differs or apart) and contains(stmt.body, Barrier):
+                    if isinstance(stmt, While) and (differs or apart) and _meets(stmt.body):
                         self.sentences.append(f"threads part in `{headline(stmt)}`, which has a barrier")
                     for inner in bodies(stmt):
                         self.body(inner, apart or differs, threads)
@@ -91,9 +96,14 @@ class _Differing:
             directly = len(stmt.body) == 1 and _is_cooperative(stmt.body[0])
             self.body(stmt.body, apart or not directly, threads)  # a nest is shared out as a whole
             return
-        if contains(stmt.body, Barrier) and _leaves_early(stmt.body, self):
+        if _meets(stmt.body) and _leaves_early(stmt.body, self):
             self.sentences.append(f"only some threads may leave `{headline(stmt)}`, which has a barrier")
         self.body(stmt.body, apart or differs, threads)
+
+
+def _meets(body: Body) -> bool:
+    """Whether a body has a barrier, or a poll that is one."""
+    return any(isinstance(stmt, Barrier) or (isinstance(stmt, Poll) and stmt.together) for stmt in walk(body))
 
 
 def _is_cooperative(stmt: Stmt) -> bool:

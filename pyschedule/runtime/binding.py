@@ -21,6 +21,7 @@ from pyschedule.ir.arithmetic import numpy_dtype
 from pyschedule.ir.types import Scalar
 from pyschedule.runtime import hostcode
 from pyschedule.runtime import signature as arguments
+from pyschedule.runtime.cancellation import Calls
 from pyschedule.runtime.compiler import Entrance, usable_threads
 from pyschedule.runtime.plan import Plan
 
@@ -36,10 +37,14 @@ class Later:
         self._compile = compile_
         self._program: Entrance | None = None
 
-    def __call__(self, *args: Any) -> Any:
+    def ready(self) -> Entrance:
+        """The compiled program."""
         if self._program is None:
             self._program = self._compile()
-        return self._program(*args)
+        return self._program
+
+    def __call__(self, *args: Any) -> Any:
+        return self.ready()(*args)
 
 
 # -------------------------------------------------------------------------------- evaluation before a call
@@ -78,6 +83,8 @@ def numba_types(plan: Plan, named: Named) -> tuple[Any, ...]:
         else:
             value = arguments.passed_scalar(value)
         types.append(numba.typeof(value))
+    if plan.polls:  # the control array of a call
+        types.append(numba.types.Array(numba.int64, 1, "C"))
     return tuple(types)
 
 
@@ -97,11 +104,18 @@ _COMMON: Final[Named] = {
 
 
 def bind(
-    plan: Plan, parameters: arguments.Parameters, scalars: Named, mode: str, serial: Entrance, parallel: Entrance
+    plan: Plan,
+    parameters: arguments.Parameters,
+    scalars: Named,
+    mode: str,
+    serial: Entrance,
+    parallel: Entrance,
+    calls: Calls,
 ) -> Entrance:
     """The function that calls the entry with arguments of which all that is fixed has been checked.
 
-    `scalars` are examples of the scalar arguments: their types decide how they are passed on.
+    `scalars` are examples of the scalar arguments: their types decide how they are passed on.  `calls` runs the
+    entries that can be stopped.
     """
     conversions = {name: arguments.scalar_conversion(name, value) for name, value in scalars.items()}
     make = _factory(_source(plan, parameters, conversions, mode))
@@ -111,6 +125,7 @@ def bind(
         parallel,
         tuple(map(_result_type, plan.results)),
         tuple(numpy_dtype(output.dtype) for output in plan.outputs),
+        calls.run,
     )
 
 
@@ -146,12 +161,18 @@ def _source(
         f"{name}.view(_ps_u16)" if name in plan.halves else conversions[name][0] if name in conversions else name
         for name in plan.params
     )
-    lines.append(f"    _ps_values = {_entry(plan, mode)}({passed})")
+    entry = _entry(plan, mode)
+    if plan.polls:
+        passed = f"({passed}{',' if passed else ''})"
+        lines.append(f"    _ps_values = _ps_run({entry}, {passed}, _ps_plan.polls, {plan.work})")
+    else:
+        lines.append(f"    _ps_values = {entry}({passed})")
     returned = [item if isinstance(item, str) else _result(item, plan.results[item], plan) for item in plan.returns]
     if returned:
         lines.append(f"    return {', '.join(returned)}")
     body = "\n".join(f"    {line}" for line in lines)
-    return f"def _ps_make(_ps_plan, _ps_serial, _ps_parallel, _ps_types, _ps_dtypes):\n{body}\n    return bound\n"
+    given = "_ps_plan, _ps_serial, _ps_parallel, _ps_types, _ps_dtypes, _ps_run"
+    return f"def _ps_make({given}):\n{body}\n    return bound\n"
 
 
 def _entry(plan: Plan, mode: str) -> str:

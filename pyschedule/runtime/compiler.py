@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyschedule.ir.nodes import Array, Kernel
+from pyschedule.ir.nodes import Array, Kernel, Poll
 from pyschedule.ir.types import element_of
+from pyschedule.ir.visitors import contains
 from pyschedule.runtime.cache import Entry, digest_of
 from pyschedule.runtime.plan import ProgramText
 from pyschedule.runtime.warn import logger
@@ -125,6 +126,8 @@ def assembly(kernel: Kernel, text: ProgramText) -> str:
             types_.append(numba.float32 if dtype.is_half else held)
         else:
             types_.append(numba.types.Array(held, param.rank, "C" if param.unit_axis == param.rank - 1 else "A"))
+    if contains(kernel.body, Poll):
+        types_.append(numba.types.Array(numba.int64, 1, "C"))
     name = f"{kernel.name}_assembly"
     dispatcher: Any = getattr(_load(name, text.source, None), text.entry)
     dispatcher.compile(tuple(types_))
@@ -147,9 +150,16 @@ def usable_threads() -> int:
     return numba.get_num_threads()  # type: ignore[no-any-return]
 
 
+def _threaded(entrance: Entrance) -> Entrance:
+    """Marks an entrance that starts threads, as many as Numba says to the thread that enters."""
+    entrance.threaded = True  # type: ignore[attr-defined]
+    return entrance
+
+
 def parallel_entrance(dispatcher: Entrance) -> Entrance:
     """The dispatcher, entered by one Python thread at a time where the threading layer demands that."""
 
+    @_threaded
     def launch(*args: Any) -> Any:
         global _layer
         if _layer is not None and _layer != "workqueue":

@@ -4,21 +4,27 @@ Takes any object with `__cuda_array_interface__` or `__dlpack__`, compiles a lau
 needs it, and launches on the stream that is given (the default stream otherwise).  After a program that checks
 indices, its status word is read back, which waits for the stream.
 
+A program that polls is waited for, so that Ctrl-C, timeouts and `cancel` can reach it.
+
 This module has not run on a GPU yet: its tests replace the driver with a double.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pyschedule.codegen.cuda_program import CudaProgram, Launch, Parameter
 from pyschedule.ir.types import Scalar
 from pyschedule.runtime import cuda_toolchain
+from pyschedule.runtime.cancellation import Calls, Control, Interrupts, Places, wait
 from pyschedule.schedule import targets
 from pyschedule.schedule.targets import Target
 
@@ -54,6 +60,10 @@ class Driver(Protocol):
     ) -> None: ...
     def allocate(self, size: int, stream: Any, zero: bool) -> tuple[int, Any]: ...
     def read(self, memory: Any, size: int, stream: Any) -> bytes: ...
+    def control(self) -> tuple[NDArray[np.int64], int]: ...
+    def release(self, words: NDArray[np.int64], address: int) -> None: ...
+    def record(self, stream: Any) -> Any: ...
+    def reached(self, event: Any) -> bool: ...
 
 
 # ------------------------------------------------------------------------------------------------ arrays
@@ -125,7 +135,8 @@ class CudaKernel:
 
     `make_program(index_bits)` generates it: the 32-bit program first; the 64-bit one only when a call's
     arguments need it.  `compile_launch(program, launch, target)` returns machine code and its entry's name
-    (the default compiles; a cache may stand in).
+    (the default compiles; a cache may stand in).  Calls of a program that polls are among `calls`, `places` says
+    where its polls are; such a call waits until the GPU has ended it.
     """
 
     def __init__(
@@ -133,10 +144,14 @@ class CudaKernel:
         make_program: Callable[[int], CudaProgram],
         driver: Driver | None = None,
         compile_launch: Callable[[CudaProgram, Launch, Target], tuple[bytes, str]] | None = None,
+        calls: Calls | None = None,
+        places: Places = (),
     ) -> None:
         self._make_program = make_program
         self._driver = driver
         self._compile = compile_launch or compile_launch_for
+        self._calls = calls or Calls("the kernel")
+        self._places = places
         self._programs: dict[int, CudaProgram] = {}
         self._loaded: dict[tuple[int, str], list[_Loaded]] = {}
         self._lock = threading.Lock()
@@ -156,7 +171,8 @@ class CudaKernel:
     def __call__(
         self, arrays: Mapping[str, DeviceArray], scalars: Mapping[str, Any], stream: Any = None
     ) -> tuple[Any, ...]:
-        """Launches; returns the scalar results.  Raises `IndexError` for a checked index out of range."""
+        """Launches; returns the scalar results.  Raises `IndexError` for a checked index out of range, and what
+        `Calls.settle` raises of a call that was stopped."""
         shapes = {name: array.shape for name, array in arrays.items()}
         strides = {name: array.strides for name, array in arrays.items()}
         program = self.program(32)
@@ -189,19 +205,30 @@ class CudaKernel:
         results = (
             driver.allocate(8 * len(program.scalar_results), stream, True) if program.scalar_results else (0, None)
         )
-        for loaded in self._load(program):
-            grid = loaded.launch.grid_size(bindings)
-            if 0 in grid:
-                continue
-            arguments = [
-                argument(parameter, pointers, shapes, strides, scalars, status[0], results[0])
-                for parameter in loaded.launch.parameters
-            ]
-            driver.launch(
-                loaded.kernel, grid, loaded.launch.threads, loaded.launch.dynamic_shared, arguments, stream
-            )
+        launches = self._load(program)
+
+        def launch(control: int) -> None:
+            for loaded in launches:
+                grid = loaded.launch.grid_size(bindings)
+                if 0 in grid:
+                    continue
+                arguments = [
+                    argument(parameter, pointers, shapes, strides, scalars, status[0], results[0], control)
+                    for parameter in loaded.launch.parameters
+                ]
+                driver.launch(
+                    loaded.kernel, grid, loaded.launch.threads, loaded.launch.dynamic_shared, arguments, stream
+                )
+
+        control = None
+        if program.polls:
+            control = self._watched(launch, stream)
+        else:
+            launch(0)
         if program.has_status and int.from_bytes(driver.read(status[1], 4, stream), "little"):
             raise IndexError("an index is out of range (the store it belonged to was left out)")
+        if control is not None:
+            self._calls.settle(control)
         if not program.scalar_results:
             return ()
         data = driver.read(results[1], 8 * len(program.scalar_results), stream)
@@ -209,6 +236,21 @@ class CudaKernel:
             np.frombuffer(data, _result_dtype(dtype), 1, 8 * position)[0]
             for position, dtype in enumerate(program.scalar_results)
         )
+
+    def _watched(self, launch: Callable[[int], None], stream: Any) -> Control:
+        """Launches with a control array, and waits until the GPU is done with it."""
+        driver = self.driver
+        words, address = driver.control()
+        control = self._calls.control(self._places, words)
+        with self._calls.registered(control), Interrupts(control):
+            try:
+                launch(address)
+            finally:  # also where some launches were refused: those before them may run
+                wait(control, _event(driver, driver.record(stream)))
+        told = Control(self._places, control.timeout, words.copy())  # as the array is used again
+        told.reason = control.reason
+        driver.release(words, address)
+        return told
 
     def _load(self, program: CudaProgram) -> list[_Loaded]:
         target = self.driver.target()
@@ -223,6 +265,21 @@ class CudaKernel:
         return _Loaded(launch, self.driver.load(code, entry, launch.dynamic_shared))
 
 
+def _event(driver: Driver, event: Any) -> Callable[[float], bool]:
+    """Asks whether the GPU has come to an event, ever less often."""
+    pause = 1e-5
+
+    def reached(seconds: float) -> bool:
+        nonlocal pause
+        if driver.reached(event):
+            return True
+        time.sleep(min(seconds, pause))
+        pause = min(2 * pause, 1e-3)
+        return False
+
+    return reached
+
+
 def _result_dtype(dtype: Scalar) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype.is_half else np.dtype(dtype.name)
 
@@ -235,12 +292,13 @@ def argument(
     scalars: Mapping[str, Any],
     status: int,
     results: int,
+    control: int = 0,
 ) -> Any:
     """One argument as a NumPy scalar of the type the kernel takes."""
     if parameter.kind == "pointer":
         return np.uint64(pointers[parameter.array])
-    if parameter.kind in ("status", "results"):
-        return np.uint64(status if parameter.kind == "status" else results)
+    if parameter.kind in ("status", "results", "control"):
+        return np.uint64({"status": status, "results": results, "control": control}[parameter.kind])
     dtype = np.dtype(parameter.type.name).type
     if parameter.kind == "extent":
         return dtype(shapes[parameter.array][parameter.axis])
@@ -266,6 +324,7 @@ class CoreDriver:
             raise cuda_toolchain.CudaToolsMissingError("cuda-core") from error
         self._device = Device()
         self._device.set_current()
+        self._controls: list[tuple[NDArray[np.int64], int]] = []
 
     def target(self) -> Target:
         major, minor = self._device.compute_capability
@@ -318,3 +377,40 @@ class CoreDriver:
         if int(error):
             raise RuntimeError(f"reading {size} bytes from the device failed: {error}")
         return data.tobytes()
+
+    def control(self) -> tuple[NDArray[np.int64], int]:
+        """A control array of zeros in memory of the host that the device reaches, and its address there."""
+        try:
+            words, address = self._controls.pop()
+        except IndexError:
+            words, address = self._mapped()
+        words[:] = 0
+        return words, address
+
+    def release(self, words: NDArray[np.int64], address: int) -> None:
+        """Takes back a control array that no launch uses any more."""
+        self._controls.append((words, address))
+
+    @staticmethod
+    def _mapped() -> tuple[NDArray[np.int64], int]:
+        """Such an array, which stays for the life of the process: there are as many as calls at one time."""
+        from cuda.bindings import driver
+
+        size = 64
+        flags = driver.CU_MEMHOSTALLOC_DEVICEMAP | driver.CU_MEMHOSTALLOC_PORTABLE
+        error, memory = driver.cuMemHostAlloc(size, flags)
+        if int(error):
+            raise RuntimeError(f"the device gives no memory of the host that both can reach: {error}")
+        error, address = driver.cuMemHostGetDevicePointer(memory, 0)
+        if int(error):
+            raise RuntimeError(f"the device cannot reach memory of the host: {error}")
+        held = (ctypes.c_int64 * 2).from_address(int(memory))
+        words: NDArray[np.int64] = np.ctypeslib.as_array(held)
+        return words, int(address)
+
+    def record(self, stream: Any) -> Any:
+        """An event behind what was launched so far."""
+        return self._stream(stream).record()
+
+    def reached(self, event: Any) -> bool:
+        return bool(event.is_done)

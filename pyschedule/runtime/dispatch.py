@@ -17,12 +17,13 @@ from pyschedule.ir.arithmetic import numpy_dtype
 from pyschedule.ir.signature import ArgumentSpec, Shaped, Signature
 from pyschedule.runtime import binding
 from pyschedule.runtime import signature as arguments
+from pyschedule.runtime.cancellation import Calls, checked_timeout
 from pyschedule.runtime.compiler import Entrance, usable_threads
 from pyschedule.runtime.lowering import Definition, Lowering, plan_of
 from pyschedule.runtime.plan import Plan
 from pyschedule.runtime.specialisations import Specialisations
 from pyschedule.schedule import targets
-from pyschedule.schedule.directives import Schedule
+from pyschedule.schedule.directives import Poll, Schedule
 from pyschedule.schedule.targets import Target
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Dispatch:
         self._specialisations = Specialisations(definition)
         self._function = definition.parsed.function
         self.parameters = arguments.Parameters.of(self._function, frozenset(definition.arrays))
+        self.calls = Calls(definition.parsed.name)
         self._memo: dict[Values, Entrance] = {}
         self._gpu: GpuCalls | None = None
         self.call: Entrance = self._make_call()
@@ -91,6 +93,25 @@ class Dispatch:
         if len(self._memo) >= _REMEMBERED:
             self._memo.clear()
         self._memo[tuple(key)] = bound
+
+    def within(self, timeout: Any, args: Values, kwargs: dict[str, Any]) -> Any:
+        """A call that is stopped `timeout` seconds after its compiled code has started."""
+        seconds = checked_timeout(timeout)
+        values = self.parameters.bind(args, kwargs)
+        kind = "cuda" if any(map(arguments.is_cuda, values)) else "cpu"
+        self.require_poll(kind)
+        with self.calls.within(seconds):
+            return self.call(*args, **kwargs)
+
+    def require_poll(self, kind: str | None = None) -> None:
+        """`TypeError` where calls cannot be stopped."""
+        schedule = self._definition.schedule
+        if not (schedule if kind is None else schedule.for_target(kind)).of(Poll):
+            where = f" for {kind!r}" if kind is not None and schedule.of(Poll) else ""
+            raise TypeError(
+                f"{self._function.__name__} does not poll{where}, so its calls cannot be stopped; decorate it with "
+                "@poll(every=4096)"
+            )
 
     # ------------------------------------------------------------------------------------- the slow path
 
@@ -164,7 +185,7 @@ class Dispatch:
             parallel = program("parallel")
         else:
             serial = program("serial")
-        return binding.bind(plan, self.parameters, scalars, mode, serial, parallel)
+        return binding.bind(plan, self.parameters, scalars, mode, serial, parallel, self.calls)
 
     @staticmethod
     def _mode(plan: Plan, named: dict[str, Any]) -> tuple[str, bool]:
@@ -182,7 +203,7 @@ class Dispatch:
 
         gpu.check_host(values, self.parameters)
         if self._gpu is None:
-            self._gpu = gpu.GpuCalls(self._definition, self._specialisations, self.parameters)
+            self._gpu = gpu.GpuCalls(self._definition, self._specialisations, self.parameters, self.calls)
         return self._gpu.call(values, device_target())
 
     # ------------------------------------------------------------------------------------- looking inside

@@ -16,6 +16,7 @@ from pyschedule.ir.signature import ArgumentSpec, ArraySpec, Signature
 from pyschedule.ir.types import Scalar
 from pyschedule.runtime import binding, cache
 from pyschedule.runtime import signature as arguments
+from pyschedule.runtime.cancellation import Calls
 from pyschedule.runtime.cuda_launch import CudaKernel, DeviceArray, compile_launch_for, device_array
 from pyschedule.runtime.warn import logger
 
@@ -34,11 +35,16 @@ class GpuCalls:
     """The calls of one kernel on the current device."""
 
     def __init__(
-        self, definition: Definition, specialisations: Specialisations, parameters: arguments.Parameters
+        self,
+        definition: Definition,
+        specialisations: Specialisations,
+        parameters: arguments.Parameters,
+        calls: Calls,
     ) -> None:
         self._definition = definition
         self._specialisations = specialisations
         self._parameters = parameters
+        self._calls = calls
         self._kernels: dict[tuple[Signature, Target], CudaKernel] = {}
 
     def call(self, values: tuple[Any, ...], target: Target) -> Any:
@@ -95,7 +101,8 @@ class GpuCalls:
                     return plan.cuda
                 return self._specialisations.lowering(signature, target).cuda_program_of(index_bits)
 
-            kernel = self._kernels.setdefault(key, CudaKernel(program, compile_launch=compiled_launch))
+            made = CudaKernel(program, compile_launch=compiled_launch, calls=self._calls, places=plan.polls)
+            kernel = self._kernels.setdefault(key, made)
         return kernel
 
 

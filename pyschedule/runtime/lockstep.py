@@ -24,6 +24,7 @@ from pyschedule.runtime.lockstep_memory import (
     BarrierDivergenceError,
     Buffer,
     Clock,
+    Control,
     LockstepError,
     MisalignedError,
     OutOfBoundsError,
@@ -47,16 +48,22 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`scalars`: the kernel's scalar results, in order.  `blocks`: how many blocks ran, in all launches."""
+    """`scalars`: the kernel's scalar results, in order.  `blocks`: how many blocks ran, in all launches.  `left`:
+    word 1 of the control array, not 0 where the program was stopped.  `looks`: how often blocks looked at it."""
 
     scalars: tuple[Any, ...]
     blocks: int
+    left: int = 0
+    looks: int = 0
 
 
 def run(
-    program: CudaProgram, arrays: Mapping[str, NDArray[Any]], scalars: Mapping[str, Any] | None = None
+    program: CudaProgram,
+    arrays: Mapping[str, NDArray[Any]],
+    scalars: Mapping[str, Any] | None = None,
+    stop_at: int | None = None,
 ) -> Result:
-    """Runs a program on NumPy arrays, in place.
+    """Runs a program on NumPy arrays, in place; a program that polls is stopped at its `stop_at`-th look.
 
     Raises `IndexError` where a checked index is out of range, `ValueError` where the arguments do not fit the
     program (see `CudaProgram.fits`), and the `LockstepError`s where the code is at fault.
@@ -84,12 +91,13 @@ def run(
         )
     status = Word("status", np.zeros(1, np.int32))
     results = Word("results", np.zeros(8 * max(1, len(program.scalar_results)), np.uint8))
+    control = Control(stop_at)
     functions = functions_of(program.source)
     blocks = 0
     with np.errstate(all="ignore"):
         for launch in program.launches:
             arguments = [
-                _argument(parameter, buffers, shapes, strides, values, status, results)
+                _argument(parameter, buffers, shapes, strides, values, status, results, control)
                 for parameter in launch.parameters
             ]
             blocks += _launch(functions[launch.function], launch, arguments, bindings, buffers)
@@ -98,7 +106,7 @@ def run(
     found = tuple(
         results.data[8 * n :].view(stored_dtype_of(dtype.name))[0] for n, dtype in enumerate(program.scalar_results)
     )
-    return Result(found, blocks)
+    return Result(found, blocks, int(control.data[1]), control.looks)
 
 
 def stored_dtype_of(dtype: str) -> np.dtype[Any]:
@@ -120,6 +128,7 @@ def _argument(
     scalars: Mapping[str, Any],
     status: Word,
     results: Word,
+    control: Control,
 ) -> Any:
     if parameter.kind == "pointer":
         return buffers[parameter.array]
@@ -127,6 +136,8 @@ def _argument(
         return status
     if parameter.kind == "results":
         return results
+    if parameter.kind == "control":
+        return control
     dtype = np.dtype(parameter.type.name)
     if parameter.kind == "extent":
         return dtype.type(shapes[parameter.array][parameter.axis])

@@ -202,6 +202,9 @@ class _Translator:
     def _expr_call(self, node: ast.Call) -> Evaluate:
         if isinstance(node.func, ast.Attribute):
             text = ast.unparse(node.func)
+            if text == "cuda.syncthreads_or":
+                test = self.expression(node.args[0])
+                return lambda machine: _any_thread(machine, test(machine))
             if not text.startswith("libdevice."):
                 raise LockstepError(f"line {node.lineno}: {text} is not in the generated subset")
             function = lockstep_ops.libdevice(text.removeprefix("libdevice."))
@@ -218,6 +221,8 @@ class _Translator:
             return lambda machine: access(machine, *(arg(machine) for arg in args))
         if name == "checked_index":
             return lambda machine: checked_index(machine, *(arg(machine) for arg in args))
+        if name == "stop_requested":
+            return lambda machine: args[0](machine).look(machine.count)
         twin = lockstep_ops.twin(name)
         if twin is None:
             raise LockstepError(f"line {node.lineno}: {name} has no NumPy twin")
@@ -361,13 +366,15 @@ class _Translator:
             machine.names.pop(name, None)
 
             def advance(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-                if not state["first"]:
-                    state["value"] = state["value"] + step
-                state["first"] = False
                 value = state["value"]
-                going = as_mask(machine, np.where(step > 0, value < stop, value > stop))
+                if state["first"]:
+                    going = np.where(step > 0, value < stop, value > stop)
+                else:  # as Numba, which counts: the value behind the last one may be no int64
+                    going = np.where(step > 0, stop - value > step, stop - value < step)
+                    value = value + step
+                state.update(value=value, first=False)
                 machine.names[name] = value
-                return going
+                return as_mask(machine, going)
 
             self._looping(machine, advance, body)
 
@@ -405,6 +412,12 @@ def _barrier(machine: Machine) -> None:
             f"a barrier is reached by {int(machine.mask.sum())} of {int(expected.sum())} threads"
         )
     machine.clock.barrier()
+
+
+def _any_thread(machine: Machine, test: Value) -> Value:
+    """A barrier that tells all threads whether the test is not 0 for one of them."""
+    _barrier(machine)
+    return np.int32(np.any(as_mask(machine, np.asarray(test) != 0) & machine.mask))
 
 
 class Function:

@@ -140,6 +140,9 @@ def _load(
 ) -> NDArray[Any]:
     if isinstance(base, Buffer):
         return base.load(places, threads, machine.clock, readonly)
+    if isinstance(base, Word):
+        words: NDArray[Any] = base.data[places]
+        return words
     base.check(places)
     loaded: NDArray[Any] = base.data[places, np.nonzero(active)[0]]
     return loaded

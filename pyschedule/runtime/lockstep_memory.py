@@ -187,11 +187,31 @@ class Buffer:
 
 
 class Word:
-    """The status word or the scalar results: plain memory that any thread may write."""
+    """The status word, the scalar results or the control array: plain memory that any thread may write."""
 
     def __init__(self, name: str, data: NDArray[Any]) -> None:
         self.name = name
         self.data = data
+
+
+class Control(Word):
+    """A call's control array.  The request to stop comes at the `stop_at`-th look at it (`None`: never); of the
+    threads that look then, only every other one sees it yet, as may be on a GPU."""
+
+    def __init__(self, stop_at: int | None) -> None:
+        super().__init__("control", np.zeros(2, np.int64))
+        self._stop_at = stop_at
+        self.looks = 0
+
+    def look(self, threads: int) -> NDArray[np.int32]:
+        self.looks += 1
+        if self._stop_at is None or self.looks < self._stop_at:
+            return np.zeros(threads, np.int32)
+        self.data[0] = 1
+        seen = np.ones(threads, np.int32)
+        if self.looks == self._stop_at and threads > 1:
+            seen[::2] = 0
+        return seen
 
 
 class LocalArray:

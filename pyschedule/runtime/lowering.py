@@ -14,15 +14,16 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from pyschedule.ir import nodes
 from pyschedule.ir.nodes import Array, For, Kernel
 from pyschedule.ir.signature import Shaped, Signature
 from pyschedule.ir.types import element_of
-from pyschedule.ir.visitors import loops, written_arrays
+from pyschedule.ir.visitors import loops, walk, written_arrays
 from pyschedule.runtime import hostcode
 from pyschedule.runtime.plan import Output, Plan, ProgramText, Test
 from pyschedule.runtime.warn import FRONTEND, logger
 from pyschedule.schedule import resolve
-from pyschedule.schedule.directives import BlockForm, Directive, Schedule, Tile, Vectorize
+from pyschedule.schedule.directives import BlockForm, Directive, Poll, Schedule, Tile, Vectorize
 from pyschedule.schedule.limits import UnrollLimits
 from pyschedule.schedule.log import Log, Record
 from pyschedule.schedule.names import parse
@@ -232,8 +233,8 @@ class Lowering:
 
 def lower(definition: Definition, signature: Signature, target: Target) -> Lowering:
     """Builds, lifts and transforms the kernel; raises what the rooms raise, each with its place."""
-    from pyschedule.frontend import build
     from pyschedule.analysis.loop_facts import loop_facts
+    from pyschedule.frontend import build
     from pyschedule.frontend.blockform import Block
     from pyschedule.transforms import indexing, pipeline
 
@@ -315,6 +316,8 @@ def plan_of(lowering: Lowering, *, cache: bool) -> Plan:
         results=kernel.scalar_results,
         tests=tuple(map(_test, lowering.preconditions)),
         records=lowering.log.records,
+        polled=bool(lowering.definition.schedule.for_target(lowering.target.kind).of(Poll)),
+        polls=tuple(stmt.places for stmt in walk(kernel.body) if isinstance(stmt, nodes.Poll)),
     )
     if lowering.target.kind == "cuda":
         return replace(plan, cuda=lowering.cuda_program)

@@ -41,7 +41,9 @@ class ProgramText:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`params`: the entry's parameters in order, outputs included.  `halves`: those passed as 16-bit words.
-    `returns` and `results` are `Kernel.returns` and `Kernel.scalar_results`.  `records` are the log.
+    `returns` and `results` are `Kernel.returns` and `Kernel.scalar_results`.  `records` are the log.  `polled`: the
+    kernel can be stopped; `polls` has the places of each of its polls (`ir.nodes.Poll`), and is empty where it is
+    always short, so that it has none.
 
     On a CPU `work` estimates the innermost iterations of a call, `serial` is its program and `parallel` another
     one that uses threads, absent where no loop runs in parallel.  On a GPU `cuda` is its program for 32-bit
@@ -63,3 +65,5 @@ class Plan:
     serial: ProgramText | None = None
     parallel: ProgramText | None = None
     cuda: CudaProgram | None = None
+    polled: bool = False
+    polls: tuple[tuple[str, ...], ...] = ()

@@ -137,11 +137,7 @@ def lowering_spec(value: Any, name: str, fixed: tuple[int | None, ...] | None, t
         shaped: Shaped | None = value
     else:
         value = as_array(value, name)
-        copied = (
-            target.kind == "cuda"
-            and value.flags.c_contiguous
-            and value.ctypes.data % target.vector_bytes == 0
-        )
+        copied = target.kind == "cuda" and value.flags.c_contiguous and value.ctypes.data % target.vector_bytes == 0
         shaped = Shaped(dtype_name(value.dtype) or "", value.shape) if copied else None
     check_block_shape(name, fixed, value.shape if shaped is None else shaped.shape)
     if shaped is None:

@@ -16,6 +16,7 @@ from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import (
     mapping,
+    polling,
     promotion,
     registers,
     staging,
@@ -120,8 +121,10 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
     kernel = simplify(kernel)
     if unrolls and target.copies:
         kernel = simplify(unrolling.unroll_registers(kernel, target))
+    # Last: the loops that are hot now are those that must stay as they are.
+    kernel, polls = polling.poll(kernel, schedule.of(Poll), target)
+    records += polls
     verify(kernel)
-    records += [_unavailable(directive) for directive in schedule.of(Poll)]
     stages = {"source": source, "tiling": tiled, "vectorization": vectorized, "unroll": kernel}
     return Lowered(stages, tuple(dict.fromkeys(records)))  # what holds for several pieces is said once
 
@@ -161,7 +164,3 @@ def _register_tiles(
         else tile
         for tile in tiles
     )
-
-
-def _unavailable(directive: Poll) -> Record:
-    return Record("Poll", "Skipped", "kernels cannot be cancelled yet", (), directive.loc)

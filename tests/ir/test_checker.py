@@ -27,6 +27,7 @@ from pyschedule.ir.nodes import (
     Kernel,
     Location,
     Origin,
+    Poll,
     Reduce,
     Return,
     Select,
@@ -172,12 +173,18 @@ BROKEN: dict[str, list[tuple[Kernel, str]]] = {
         (threads(Break()), "a break leaves a thread.x loop"),
         (one(loop("i", 0, N, 1, Return(()), mapping="parallel")), "a return leaves a parallel loop"),
     ],
+    "polls_say_where_they_are": [
+        (one(Poll(1, ("loop 'i' at {}",), ())), "poll 1 has 0 values for 1 gaps"),
+        (one(Poll(1, (), ()), Poll(1, (), ())), "two polls have the same number"),
+        (one(Poll(1, (), (), (Return(()),))), "poll 1 does more than to store"),
+    ],
     "returns_match_the_results": [
         (one(Return((N,))), "1 values are returned, not 0"),
         (one(Return(()), scalar_results=(INT64,)), "0 values are returned, not 1"),
     ],
     "barriers_are_uniform": [
         (threads(If(less(T, N), (Barrier(),))), "a barrier is where only some threads may come"),
+        (threads(If(less(T, N), (Poll(1, (), (), together=True),))), "threads leave together where only some"),
         (threads(loop("i", 0, T, 1, Barrier())), "a barrier is where only some threads may come"),
         (
             threads(Assign("x", op("+", T, N, INT64), INT64), If(less(Var("x"), N), (Barrier(),))),

@@ -90,6 +90,7 @@ from pyschedule.codegen.simd.memory import (
     store_strided_masked,
     stride,
 )
+from pyschedule.codegen.simd.polling import first_to_leave, stop_requested
 from pyschedule.codegen.simd.types import VectorType
 
 __all__ = [
@@ -115,6 +116,7 @@ __all__ = [
     "exp",
     "exp2",
     "expm1",
+    "first_to_leave",
     "floor",
     "floordiv",
     "fma",
@@ -169,6 +171,7 @@ __all__ = [
     "sqrt",
     "stack",
     "stay_rolled",
+    "stop_requested",
     "store",
     "store_masked",
     "store_strided_masked",
