@@ -25,6 +25,7 @@ from pyschedule.ir.visitors import rewrite_expr, walk_expr
 PLAIN, SHIFT, WRAP, CHECK = "plain", "shift", "wrap", "check"
 
 _MOST_OPERATIONS = 2_000_000
+_FEWEST_OPERATIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,9 @@ def analyse(kernel: Kernel) -> Bounds:
         if not site.exact:
             continue
         for axis in range(len(site.indices)):
-            outside = sets.outside(site, axis)
-            if outside is not None and not outside.is_empty() and not outside.is_subset(sets.refused):
-                preconditions.append(sets.precondition(site, axis, outside))
-                sets.refused = sets.refused.union(outside).coalesce()
+            precondition = sets.refusal(site, axis)
+            if precondition is not None:
+                preconditions.append(precondition)
     decisions = tuple(tuple(sets.decision(site, axis) for axis in range(len(site.indices))) for site in found)
     return Bounds(tuple(preconditions), decisions)
 
@@ -76,7 +76,8 @@ class _Sets:
 
         self.isl = isl
         self.context = isl.Context()
-        self.context.set_max_operations(_MOST_OPERATIONS)
+        self.quota = _MOST_OPERATIONS
+        self.context.set_max_operations(self.quota)
         self.parameters = parameters
         self.declaration = parameters.declaration()
         self.names = meanings(parameters)
@@ -84,6 +85,11 @@ class _Sets:
         # The arguments that some precondition refuses.
         self.refused = self._read("{ : 0 = 1 }")
         self.cache: dict[tuple[Any, ...], Any] = {}
+
+    def _give_up(self) -> None:
+        """The quota is used up: further questions about this kernel, likely to be as hard, get less."""
+        self.quota = max(self.quota // 4, _FEWEST_OPERATIONS)
+        self.context.set_max_operations(self.quota)
 
     def _read(self, text: str) -> Any:
         return self.isl.Set.read_from_str(self.context, self.declaration + text)
@@ -98,7 +104,8 @@ class _Sets:
             self.context.reset_operations()
             try:
                 self.cache[key] = self._points(site, question).params().intersect(self.known).coalesce()
-            except self.isl.Error:  # the quota is used up
+            except self.isl.Error:
+                self._give_up()
                 self.cache[key] = None
         return self.cache[key]
 
@@ -116,7 +123,31 @@ class _Sets:
 
     def _accepted(self, arguments: Any) -> bool:
         """Whether something happens for no arguments but those that are refused."""
-        return arguments is not None and bool(arguments.is_subset(self.refused))
+        if arguments is None:
+            return False
+        self.context.reset_operations()
+        try:
+            return bool(arguments.is_subset(self.refused))
+        except self.isl.Error:
+            self._give_up()
+            return False
+
+    def refusal(self, site: Site, axis: int) -> Precondition | None:
+        """What must hold for a site to be inside along an axis, if that is not asked already, nor too hard to
+        say; the arguments for which it does not are refused from now on."""
+        outside = self.outside(site, axis)
+        if outside is None:
+            return None
+        self.context.reset_operations()
+        try:
+            if outside.is_empty() or outside.is_subset(self.refused):
+                return None
+            found = self.precondition(site, axis, outside)
+            self.refused = self.refused.union(outside).coalesce()
+            return found
+        except self.isl.Error:
+            self._give_up()
+            return None
 
     def precondition(self, site: Site, axis: int, outside: Any) -> Precondition:
         array = site.array

@@ -294,6 +294,9 @@ def _attempt(
         scalars = split_scalars(band, body)
     except Unsupported as refusal:
         return None, str(refusal)
+    for name in sorted(scalars):
+        if live_after(kernel.body, band.root, name):
+            return None, f"'{name}' is read after the loops, and this order would keep a value for each iteration"
     candidate = with_body(kernel, replace_statement(kernel.body, band.root, body))
     own = _kept_in_one_unit(kernel, band)
 

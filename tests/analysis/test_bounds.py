@@ -265,3 +265,17 @@ def test_the_analysis_says_what_happens(seed: int) -> None:
             assert run.outside <= {CHECK} and not run.misread, values
         else:  # an exact refusal: there is a mistake to refuse
             assert run.outside, values
+
+
+def test_what_takes_isl_too_long_is_checked_at_run_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever question the quota runs out in."""
+    whole = analyse(gemm())
+    seen: set[str] = set()
+    for quota in (2600, 2800, 3000, 3500, 4000, 6000):
+        monkeypatch.setattr("pyschedule.analysis.bounds._MOST_OPERATIONS", quota)
+        found = analyse(gemm())
+        asked = [{(one.array, one.axis) for one in result.preconditions} for result in (found, whole)]
+        assert asked[0] <= asked[1]
+        assert all(one in (CHECK, PLAIN) for one in decided(found))
+        seen.update(decided(found))
+    assert seen == {CHECK, PLAIN}

@@ -13,7 +13,7 @@ from pyschedule.ir.nodes import Alloc, If
 from pyschedule.ir.printer import format_expr, format_kernel
 from pyschedule.ir.visitors import walk
 from tests.transforms import kernels
-from tests.transforms.schedules import GPU
+from tests.transforms.schedules import GPU, WIDE
 from tests.transforms.stages import (
     agrees,
     applied,
@@ -415,3 +415,20 @@ def test_guards_of_a_hull_are_no_tail_guards():
     tests = {format_expr(stmt.test): stmt.tail for stmt in walk(stage.body) if isinstance(stmt, If)}
     assert tests["j_1 < i_1 + 1"] is False
     assert tests["j_1 < A.shape[0] and i_1 < A.shape[0]"] is True
+
+
+def test_a_scalar_read_after_the_loops_is_not_given_an_element_for_each_iteration():
+    def last_one(A, y):
+        last = -1
+        for i in range(y.shape[0]):
+            last = i * 2
+            for k in range(A.shape[1]):
+                y[i] += A[i, k] + last
+        return last
+
+    for target in (WIDE, GPU):
+        for rows in (0, 1, 9):
+            args = counting(rows, 5), counting(rows)
+            lowering = agrees(tile(i=4, order="i.0 k i.1")(last_one), *args, target=target)
+            assert "'last' is read after the loops" in skips(lowering)[0]
+            assert "'last' is read after the loops" in details(agrees(tile(i=4)(last_one), *args, target=WIDE))
