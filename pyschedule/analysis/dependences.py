@@ -27,7 +27,7 @@ from pyschedule.ir.nodes import Kernel, Location
 from pyschedule.ir.visitors import loops
 
 #: Operations of isl after which a question counts as too complex: about two seconds.
-_EFFORT = 20_000_000
+_EFFORT = 2_000_000
 
 T = TypeVar("T")
 
