@@ -33,6 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--random-schedules", type=int, default=6, metavar="N", help="random schedules a kernel, instead of 6"
     )
     parser.addoption(
+        "--random-loops", type=int, default=60, metavar="N", help="random nests under directives, instead of 60"
+    )
+    parser.addoption(
         "--random-programs", type=int, default=60, metavar="N", help="random programs for the front end, not 60"
     )
 
