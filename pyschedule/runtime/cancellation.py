@@ -5,7 +5,10 @@ the number of the poll, the words behind it what the poll says of where it was. 
 end has run to its end, whatever was asked of it meanwhile: its results are whole, and are returned.
 
 Python runs signal handlers in the main thread, between two of its own instructions: not while that thread is in
-compiled code.  So a long call of the main thread runs in a helper thread, and the main thread waits in Python.
+compiled code.  What C code does at once is to write the signal's number into a file (`signal.set_wakeup_fd`): a
+thread listens there while the main thread is in a long call, and asks the call to stop.  Only where the program
+handles Ctrl-C by a function of its own, which alone knows what it raises, does the call run in a helper thread, so
+that the main thread can run that function.
 """
 
 from __future__ import annotations
@@ -14,10 +17,12 @@ import math
 import os
 import queue
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -43,9 +48,8 @@ class Control:
 
     def __init__(self, places: Places, timeout: float | None, words: NDArray[np.int64] | None = None) -> None:
         """`words`: memory that a GPU reads and writes too; its threads report in one word."""
-        longest = max((sum(map(_gaps, poll)) for poll in places), default=0)
         self._shared = words is not None
-        self.words = np.zeros(_HEAD + longest, np.int64) if words is None else words
+        self.words = np.zeros(_size(places), np.int64) if words is None else words
         self.places = places
         self.timeout = timeout
         self.deadline = None if timeout is None else time.monotonic() + timeout
@@ -76,6 +80,12 @@ class Control:
         values = iter(int(word) for word in self.words[_HEAD:])
         told = [place.format(*(next(values) for _ in range(_gaps(place)))) for place in self.places[number - 1]]
         return ", ".join(f"in {place}" for place in reversed(told)) or "before its loops"
+
+
+@lru_cache(maxsize=1024)
+def _size(places: Places) -> int:
+    """The words of the control array of a kernel with these polls."""
+    return _HEAD + max((sum(map(_gaps, poll)) for poll in places), default=0)
 
 
 def _gaps(place: str) -> int:
@@ -118,13 +128,19 @@ class Calls:
     @contextmanager
     def registered(self, control: Control) -> Iterator[None]:
         """While the call runs, `cancel` reaches it."""
-        with self._lock:
-            self._running.add(control)
+        self._register(control)
         try:
             yield
         finally:
-            with self._lock:
-                self._running.discard(control)
+            self._unregister(control)
+
+    def _register(self, control: Control) -> None:
+        with self._lock:
+            self._running.add(control)
+
+    def _unregister(self, control: Control) -> None:
+        with self._lock:
+            self._running.discard(control)
 
     # ---------------------------------------------------------------------------------------------- calls
 
@@ -137,12 +153,19 @@ class Calls:
             entry = ready()  # compiled by now: only the call itself can be stopped
         control = self.control(places)
         args = (*args, control.words)
-        with self.registered(control):
-            if work > SHORT_WORK and _handles_interrupts():
+        self._register(control)
+        try:
+            handler = _handler_of_interrupts() if work > SHORT_WORK else None
+            if handler is signal.default_int_handler:
+                result = _run_listening(entry, args, control)
+            elif callable(handler):
                 result = _run_aside(entry, args, control, self._name)
             else:
-                result = _run_here(entry, args, control)
-        self.settle(control)
+                result = _run_timed(entry, args, control)
+        finally:
+            self._unregister(control)
+        if control.reason is not None:
+            self.settle(control)
         return result
 
     def settle(self, control: Control) -> None:
@@ -174,9 +197,10 @@ def checked_timeout(timeout: Any) -> float | None:
 # -------------------------------------------------------------------------------------------------- waiting
 
 
-def _handles_interrupts() -> bool:
-    """Whether Ctrl-C is this thread's to handle."""
-    return threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
+def _handler_of_interrupts() -> Any:
+    """What Ctrl-C would run in this thread; `None` in any but the main thread."""
+    main = threading.current_thread() is threading.main_thread()
+    return signal.getsignal(signal.SIGINT) if main else None
 
 
 class Interrupts:
@@ -193,8 +217,7 @@ class Interrupts:
         self._control.request("interrupt")
 
     def __enter__(self) -> None:
-        main = threading.current_thread() is threading.main_thread()
-        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if _handler_of_interrupts() is signal.default_int_handler:
             self._handler = signal.default_int_handler
             signal.signal(signal.SIGINT, self._request)
 
@@ -225,7 +248,8 @@ def wait(control: Control, ended: Callable[[float], bool]) -> None:
         raise raised
 
 
-def _run_here(entry: Callable[..., Any], args: tuple[Any, ...], control: Control) -> Any:
+def _run_timed(entry: Callable[..., Any], args: tuple[Any, ...], control: Control) -> Any:
+    """The call in this thread, stopped by another one when its time is over."""
     if control.timeout is None:
         return entry(*args)
     timer = threading.Timer(control.timeout, control.request, ("timeout",))
@@ -235,6 +259,54 @@ def _run_here(entry: Callable[..., Any], args: tuple[Any, ...], control: Control
         return entry(*args)
     finally:
         timer.cancel()
+
+
+class _Listener:
+    """A thread that hears of Ctrl-C at once, and asks `calls` to stop: those of the main thread, inner ones last.
+
+    What comes in is passed on to where it would have gone (an event loop may be waiting for it).
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Control] = []
+        self._heard, self._told = socket.socketpair()
+        self._told.setblocking(False)  # as `set_wakeup_fd` wants it
+        self._before = -1
+        threading.Thread(target=self._listen, name="pyschedule interrupts", daemon=True).start()
+
+    def _listen(self) -> None:
+        while numbers := self._heard.recv(4096):
+            if signal.SIGINT in numbers:
+                for control in list(self.calls):
+                    control.request("interrupt")
+            if self._before >= 0:
+                with suppress(OSError):
+                    os.write(self._before, numbers)
+
+    @contextmanager
+    def hears_for(self, control: Control) -> Iterator[None]:
+        own = self._told.fileno()
+        before = signal.set_wakeup_fd(own, warn_on_full_buffer=False)
+        if before != own:
+            self._before = before
+        self.calls.append(control)
+        try:
+            yield
+        finally:
+            self.calls.remove(control)
+            signal.set_wakeup_fd(before)
+
+
+_listener: _Listener | None = None
+
+
+def _run_listening(entry: Callable[..., Any], args: tuple[Any, ...], control: Control) -> Any:
+    """The call in the main thread, while another one listens for Ctrl-C."""
+    global _listener
+    if _listener is None:
+        _listener = _Listener()
+    with Interrupts(control), _listener.hears_for(control):
+        return _run_timed(entry, args, control)
 
 
 class _Job:
@@ -316,8 +388,10 @@ def _has_ended(job: _Job) -> bool:
 
 
 def _after_fork() -> None:
-    """The child of a fork has no helper threads."""
+    """The child of a fork has no helper threads, and must not write where its parent listens."""
+    global _listener
     _idle.clear()
+    _listener = None
 
 
 if hasattr(os, "register_at_fork"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -253,7 +254,15 @@ def test_a_call_that_left_raises_even_where_it_has_a_result():
         calls.run(entry, (), (("loop 'k' at {} of {}",),), 0)
 
 
-def test_an_error_of_the_compiled_code_comes_out_of_the_helper_thread():
+@pytest.fixture
+def own_handler():
+    """The program handles Ctrl-C by a function of its own: long calls of the main thread run in a helper."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_error_of_the_compiled_code_comes_out_of_the_helper_thread(own_handler):
     calls = Calls("kernel")
 
     def entry(control):
@@ -264,7 +273,7 @@ def test_an_error_of_the_compiled_code_comes_out_of_the_helper_thread():
         calls.run(entry, (), (), float("inf"))
 
 
-def test_helper_threads_are_used_again():
+def test_helper_threads_are_used_again(own_handler):
     calls = Calls("kernel")
     seen = set()
     for _ in range(20):
@@ -354,6 +363,51 @@ def test_a_handler_that_raises_nothing_lets_the_call_run():
     finally:
         signal.signal(signal.SIGINT, before)
     assert seen == [1]
+
+
+def test_an_event_loop_hears_of_signals_that_came_meanwhile():
+    """Where something else waits for signals (`asyncio` does so), it is told of them too."""
+    heard, told = socket.socketpair()
+    told.setblocking(False)
+    before = signal.set_wakeup_fd(told.fileno())
+    try:
+        timer = soon(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            decay(X, ENDLESS)
+        timer.join()
+        heard.settimeout(5)
+        assert heard.recv(1) == bytes([signal.SIGINT])
+        assert signal.set_wakeup_fd(before) == told.fileno(), "put back as it was"
+    finally:
+        signal.set_wakeup_fd(before)
+        heard.close()
+        told.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_child_of_a_fork_is_interrupted_by_itself(tmp_path):
+    code = (
+        SCRIPT.partition("    sent = []")[0]
+        + """
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        decay(x, 10**14)
+    except KeyboardInterrupt:
+        pass
+    child = os.fork()
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        decay(x, 10**14)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        if child == 0:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    """
+    )
+    done = run(tmp_path, code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["interrupted", "interrupted"]
 
 
 def test_a_call_given_up_before_a_helper_took_it_never_runs():
