@@ -131,6 +131,8 @@ def sample(points: isl.Set) -> list[int]:
             point = closed.lexmin().sample_point()
         except isl.Error:  # not bounded below
             point = closed.sample_point()
+        if point.is_void():  # nor here, as isl says it of coordinates that nothing bounds
+            point = closed.sample_point()
         places = range(params, closed.dim(isl.dim_type.set))
         return [point.get_coordinate_val(isl.dim_type.set, place).to_python() for place in places]
     raise ValueError("an empty set has no point")

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from pyschedule.analysis.conflicts import Conflict
+from pyschedule.analysis.conflicts import Conflict, sample
 from pyschedule.analysis.dependences import Dependences, Edge
 from pyschedule.errors import Unsupported
 from tests.analysis.nests import nest
@@ -522,3 +522,16 @@ def test_edges_have_exact_distances() -> None:
     }
     varying = "for i in range(N):\n    A[2 * i] = A[i] + 1.0"
     assert [edge.distance for edge in Dependences(nest(varying, "A N:int")).edges()] == [("*",)]
+
+
+def test_an_example_is_found_where_isl_knows_no_least_point() -> None:
+    """isl calls the least point of this set, of which nothing bounds two coordinates, void."""
+    import islpy as isl
+
+    points = isl.Set.read_from_str(
+        isl.Context(),
+        """[p, q] -> { [x, free, y, other] : (1 + p) mod 2 = 0 and (3 - 2p + x) mod 12 = 0
+           and (3 - 2p + y) mod 12 = 0 and p <= x < p + q and p <= y < p + q and 3*floor((y - p)/3) > x - p }""",
+    )
+    x, _, y, _ = sample(points)
+    assert x < y and (y - x) % 12 == 0
