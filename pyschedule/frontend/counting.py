@@ -149,10 +149,8 @@ class _Counting:
 
     def _check_bound(self, test: _Test) -> None:
         counter, stop = test.counter, test.stop
-        if self.kinds.of(Name(counter)) != WIDE:
-            raise _No(
-                f"counter '{counter}' is no 64-bit integer; start it from 'int(...)', and add integers", test.loc
-            )
+        if self.kinds.of(Name(counter)) not in (WIDE, INTEGER):
+            raise _No(f"counter '{counter}' is no integer; start it from 'int(...)', and add integers", test.loc)
         changed = {stmt.name: stmt for stmt in walk(self.body) if isinstance(stmt, (SetName, Loop))}
         for name in sorted(names_in(stop) & changed.keys()):
             where = place_of(changed[name])
@@ -221,7 +219,7 @@ def _tests(part: Expr, kinds: Kinds) -> Iterator[_Test]:
     for side, stop, turned in ((inner.left, inner.right, op), (inner.right, inner.left, _FLIPPED[op])):
         if isinstance(side, Name):
             yield _Test(side.name, turned, stop, inner.loc)
-        elif isinstance(side, Binary) and side.op in "+-" and kinds.of(stop) == WIDE:
+        elif isinstance(side, Binary) and side.op in "+-" and kinds.of(side) == kinds.of(stop) == WIDE:
             left, right, sign = side.left, side.right, 1 if side.op == "+" else -1
             if sign > 0 and isinstance(left, Number):
                 left, right = right, left

@@ -10,7 +10,7 @@ from pyschedule.frontend.flow import Liveness
 from pyschedule.frontend.parser import Parsed
 from pyschedule.frontend.promotion import held
 from pyschedule.frontend.results import Check
-from pyschedule.frontend.trips import constant_step, final_value, meets
+from pyschedule.frontend.trips import constant_step, final_value, meets, never_wraps
 from pyschedule.frontend.values import ArrayInfo, Typed, ValueReader, coerce
 from pyschedule.ir import build
 from pyschedule.ir.build import ONE, ZERO
@@ -372,48 +372,54 @@ class Emitter(ValueReader):
         return result
 
     def _repeat(self, stmt: surface.Repeat) -> list[Stmt]:
-        reason, reason_loc = stmt.reason, stmt.reason_loc
+        reason = stmt.reason
         if stmt.counter:
             loop = self._counted(stmt)
-            if loop is not None:
+            if not isinstance(loop, str):
                 return loop
-            text = self.source.text(surface.place_of(stmt.test)) or "its test"
-            reason = f"`{text}` may step over its bound, as far as is known; write '<' or '>' for '!='"
+            reason = loop
         changed = surface.assigned(stmt.body)
         self._known = {name: value for name, value in self._known.items() if name not in changed}
-        test, body, place = self.truth(stmt.test), self._inside(stmt.body, {}), reason_loc or stmt.loc
-        return [While(test, body, stmt.source, stmt.ordinal, 0, stmt.loc, reason, place)]
+        test, body = self.truth(stmt.test), self._inside(stmt.body, {})
+        return [While(test, body, stmt.source, stmt.ordinal, 0, stmt.loc, reason, stmt.reason_loc or stmt.loc)]
 
-    def _counted(self, stmt: surface.Repeat) -> list[Stmt] | None:
-        """The loop that a counted `while` is; `None` where it may miss its bound, or no int64 holds its counter."""
+    def _counted(self, stmt: surface.Repeat) -> list[Stmt] | str:
+        """The loop that a counted `while` is, or why it may miss its bound after all."""
         name, test, increment = stmt.counter, stmt.test, stmt.body[-1]
         if not isinstance(test, surface.Comparison) or not isinstance(increment, surface.SetName):
             raise TypeError("this is no counted loop")
-        if held(self.types[name]) != INT64:
-            return None
-        step = constant_step(increment)
-        local = Var(self.locals[name], INT64)
-        start = self._known.get(name, local)
-        stop = coerce(self.value(test.right)[0], INT64)
+        value, type_ = self.value(increment.value)
+        self.types[name] = self.joins.join(name, self.types[name], type_, value, True)
+        step, type_ = constant_step(increment), held(self.types[name])
+        local = Var(self.locals[name], type_)
+        start = coerce(self._known.get(name, local), INT64)
+        bound, bound_type = self.value(test.right)
+        stop = coerce(bound, INT64)
+        text = self.source.text(surface.place_of(test)) or "its test"
+        if type_ != INT64 and not never_wraps(type_, test.op, step, bound, bound_type):
+            why = f"counter '{name}' is of type {type_.name}, which may wrap before `{text}` ends the loop"
+            return f"{why}; start it from 'int(...)'"
         if test.op == "!=" and not meets(start, stop, step):
-            return None
+            return f"`{text}` may step over its bound, as far as is known; write '<' or '>' for '!='"
         if test.op in ("<=", ">="):
             stop = build.add(stop, 1 if step > 0 else -1)
         var = self._fresh(stmt.source or name)
-        body = self._inside(stmt.body[:-1], {name: Var(var)})
+        body = self._inside(stmt.body[:-1], {name: coerce(Var(var), type_)})
+
+        def last() -> Stmt:
+            return Assign(local.name, coerce(final_value(start, stop, step), type_), type_, loc=stmt.loc)
+
         lives = name in self._live.after[id(stmt)]
-        last = Assign(local.name, final_value(start, stop, step), INT64, loc=stmt.loc)
         if not lives or local.name not in written_variables(body):
             done = self._for(var, start, stop, build.const(step), body, stmt)
-            return [*done, last] if lives else done
+            return [*done, last()] if lives else done
         # Left early, the body says what the counter is; else this does.
         before: list[Stmt] = []
         if local.name in variables(start):
             kept = self._fresh(f"{var}_start")
             before.append(Assign(kept, start, INT64, loc=stmt.loc))
             start = Var(kept, INT64)
-            last = Assign(local.name, final_value(start, stop, step), INT64, loc=stmt.loc)
-        return [*before, last, *self._for(var, start, stop, build.const(step), body, stmt)]
+        return [*before, last(), *self._for(var, start, stop, build.const(step), body, stmt)]
 
 
 def _scalar(array: Array) -> Scalar:

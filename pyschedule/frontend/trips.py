@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pyschedule.frontend import surface
+from pyschedule.frontend.promotion import held
 from pyschedule.ir import build
 from pyschedule.ir.nodes import BinOp, Dim, Expr
+from pyschedule.ir.types import Scalar
 
 
 def constant_step(increment: surface.SetName) -> int:
@@ -33,6 +37,15 @@ def meets(start: Expr, stop: Expr, step: int) -> bool:
     if first is not None and last is not None:
         return (last - first) % step == 0 and (last - first) * step >= 0
     return abs(step) == 1 and _is_size(build.sub(stop, start) if step > 0 else build.sub(start, stop))
+
+
+def never_wraps(counter: Scalar, op: str, step: int, bound: Expr, bound_type: Scalar) -> bool:
+    """Whether a counter of fewer than 64 bits passes its bound before the ends of its type: in steps of one up to a
+    value that the type holds."""
+    info = np.iinfo(counter.name)
+    value = build.constant(bound)
+    within = held(bound_type) == counter or (value is not None and info.min <= value <= info.max)
+    return within and (op, step) in (("<", 1), (">", -1))
 
 
 def _is_size(expr: Expr) -> bool:

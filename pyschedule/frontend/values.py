@@ -110,6 +110,8 @@ class ValueReader:
             raise self.refusal(
                 surface.place_of(expr), f"{what} must be an integer, this is a {type_.name}", "'int(x)' of it"
             )
+        if isinstance(value, Cast) and value in self.counters.values():
+            return value.operand  # a counter of fewer bits, which its type holds
         return coerce(value, INT64)
 
     def truth(self, expr: Expr) -> Expr:
@@ -151,6 +153,8 @@ class ValueReader:
         name = expr.name
         if name in self.counters:
             counter = self.counters[name]
+            if isinstance(counter, Cast):
+                return counter, self.types[name]
             return (replace(counter, loc=expr.loc) if isinstance(counter, Var) else counter), WEAK_INT
         if name in self.params and name in self.locals and self.types[name] != self.params[name]:
             known = self._known.get(name)

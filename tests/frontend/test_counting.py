@@ -369,7 +369,7 @@ REFUSED = [
     (step_is_an_argument, "the step of counter 'i' is no constant (line {}); use a constant"),
     (bound_is_written, "the bound is read from 'x', which the body writes (line {}); keep the bound in a local"),
     (moves_away, "counter 'i' moves by 1 (line {}), not towards its bound under '>'; turn"),
-    (counter_is_a_float, "counter 't' is no 64-bit integer; start it from 'int(...)'"),
+    (counter_is_a_float, "counter 't' is no integer; start it from 'int(...)'"),
     (may_miss, "`i != n` may step over its bound, as far as is known; write '<' or '>' for '!='"),
     (no_counter, "`x[0] < n` does not compare a counter 'i' with a bound; write it as 'while i < n:'"),
     (too_late, "`i < n` stands behind a test that reads an element; write it first"),
@@ -395,3 +395,59 @@ def test_a_loop_that_does_not_count_says_why_and_stays(function, reason):
                 agrees(function, np.full(8, 7), n)
             else:
                 agrees(function, data(), n)
+
+
+def rows(row, x, out):
+    """A sparse sum: the counter is of the rows' type."""
+    for i in range(len(out)):
+        k = row[i]
+        while k < row[i + 1]:
+            if x[k] > 6:
+                break
+            out[i] += x[k] * k
+            k += 1
+        out[i] += k
+    k = row[0]
+    while 3 > k:
+        k += 1
+        x[k] += k
+    return k
+
+
+def may_wrap(row, x, out):
+    k = row[0]
+    while k < len(x) - 2:
+        k += 1
+        out[k] = k
+    k = row[1]
+    while k < 4:
+        k += 2
+        out[k] = k
+    return k
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
+def test_counters_of_fewer_bits_count_where_they_cannot_wrap(dtype):
+    row = np.array([0, 3, 3, 8], dtype)
+    kernel = built(rows, row, data(), np.zeros(3)).kernel
+    assert not [stmt for stmt in walk(kernel.body) if isinstance(stmt, While)]
+    assert agrees(rows, row, data(), np.zeros(3)) == 3
+    kernel = built(may_wrap, row, data(), np.zeros(8)).kernel
+    left = [stmt for stmt in walk(kernel.body) if isinstance(stmt, While)]
+    assert len(left) == (0 if dtype == "int64" else 2)
+    assert all(f"counter 'k' is of type {dtype}, which may wrap" in loop.reason for loop in left)
+    agrees(may_wrap, row, data(), np.zeros(8))
+
+
+def test_a_counter_has_the_type_that_its_step_gives_it():
+    def stepped(x, n):
+        i = 0
+        while i < n:
+            i += WIDE_STEP
+        return i
+
+    assert agrees(stepped, data(), 5) == 6
+    assert not built(stepped, data(), 5).kernel.scalar_results[0].weak
+
+
+WIDE_STEP = np.int64(2)
