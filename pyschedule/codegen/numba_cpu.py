@@ -10,8 +10,6 @@ Half arrays are received as `uint16` arrays; `Array.dtype` says what the words m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyschedule.codegen import outline
 from pyschedule.codegen.cpu_memory import MemoryWriter
 from pyschedule.codegen.emitter import INDENT
@@ -75,7 +73,7 @@ class _Module:
             origin = f" ({file}, line {self.kernel.loc.line})"
         imports = []
         if self.threaded:
-            self.used |= {"prange", "thread_count"}
+            self.used.add("get_num_threads")
         if math := sorted(self.used & _MATH_NAMES):
             imports += [f"from math import {', '.join(math)}", ""]
         if "np" in self.used:
@@ -93,18 +91,11 @@ class _Module:
             f'{INDENT}"cache": {self.cache},',
             "}",
         ]
+        if self.threaded:  # machine code from Numba's cache calls into the library of the threads
+            options += ["", "get_num_threads()  # starts the threads"]
         header = f'"""The kernel {self.kernel.name}{origin} as Numba source for {self.target}."""'
         parts = ["\n".join([header, "", *imports, "", *options]), *self.functions]
         return "\n\n\n".join(parts) + "\n"
-
-
-@dataclass(frozen=True, slots=True)
-class _Outlined:
-    """The names of a parallel loop's functions, and the arguments that both have behind their own."""
-
-    work: str
-    driver: str
-    arguments: tuple[str, ...]
 
 
 class CpuWriter(MemoryWriter):
@@ -134,10 +125,15 @@ class CpuWriter(MemoryWriter):
             super().loop(stmt)
             return
         self.module.threaded = True
-        functions = self.outlined(stmt)
+        work, arguments = self.outlined(stmt)
         start, stop, step = (self.text(part) for part in (stmt.start, stmt.stop, stmt.step))
-        call = ", ".join([start, f"len(range({start}, {stop}, {step}))", step, *functions.arguments])
-        self.line(f"{functions.driver}({call})", self.place(stmt.loc, f"loop {stmt.label} on threads"))
+        trips = f"len(range({start}, {stop}, {step}))"
+        call = f"{self.use('on_threads')}({work}, {trips}, ({', '.join([start, trips, step, *arguments])}))"
+        raises = outline.raises(stmt.body)
+        self.line(f"if {call}:" if raises else call, self.place(stmt.loc, f"loop {stmt.label} on threads"))
+        if raises:
+            with self.indented():
+                self.line('raise IndexError("index is out of range")')
         if contains(stmt.body, Poll):
             self.line(f"if {self.module.control}[1]:", "some thread has left")
             self.leave()
@@ -163,69 +159,32 @@ class CpuWriter(MemoryWriter):
             else:
                 self.give_back(Return(tuple(Const(0, dtype) for dtype in self.kernel.scalar_results)))
 
-    def outlined(self, stmt: For) -> _Outlined:
-        """Writes the functions of a parallel loop into the module."""
+    def outlined(self, stmt: For) -> tuple[str, list[str]]:
+        """Writes the function of one piece of a parallel loop into the module: its name, and the arguments that it
+        takes behind the piece and the range."""
         module = self.module
-        wanted = f"{module.entry}_{stmt.label or stmt.var}".replace(".", "_")
-        work, driver = module.names.fresh(wanted), module.names.fresh(f"{wanted}_threads")
+        work = module.names.fresh(f"{module.entry}_{stmt.label or stmt.var}".replace(".", "_"))
         outer = outline.captured(stmt, self.arrays)
         writer = CpuWriter(module, in_thread=True)
         writer.arrays = dict(self.arrays)
         writer.adopt(self, outer.scalars)
-        writer.serial_range(stmt)
+        own = writer.piece(stmt)
         arguments = [*map(self.array, outer.arrays), *map(self.variable, outer.scalars)]
         if contains(stmt.body, Poll):
             arguments.append(module.control)
-        ends = [module.names.of("local", "first"), module.names.of("local", "last")]
-        module.functions.append(writer.definition(work, [*ends, *arguments]))
-        module.functions.append(_driver(module, driver, work, arguments, outline.raises(stmt.body)))
-        return _Outlined(work, driver, tuple(arguments))
+        module.functions.append(writer.definition(work, [*own, *arguments]))
+        return work, arguments
 
-    def serial_range(self, stmt: For) -> None:
-        """The parallel loop over the iterations of one thread."""
-        names = self.module.names
-        bounds = f"{names.of('local', 'first')}, {names.of('local', 'last')}, {self.text(stmt.step)}"
-        self.line(f"for {self.variable(stmt.var)} in range({bounds}):", self.place(stmt.loc, f"loop {stmt.label}"))
+    def piece(self, stmt: For) -> list[str]:
+        """The neighbouring iterations of a parallel loop that are one thread's; the parameters that say which."""
+        names = [
+            self.module.names.of("local", name)
+            for name in ("piece", "pieces", "start", "trips", "step", "first", "last")
+        ]
+        piece, pieces, start, trips, step, first, last = names
+        self.line(f"{first} = {start} + {trips} * {piece} // {pieces} * {step}")
+        self.line(f"{last} = {start} + {trips} * ({piece} + 1) // {pieces} * {step}")
+        header = f"for {self.variable(stmt.var)} in range({first}, {last}, {step}):"
+        self.line(header, self.place(stmt.loc, f"loop {stmt.label}"))
         self.looped(stmt.body, stmt.unroll)
-
-
-def _driver(module: _Module, name: str, work: str, arguments: list[str], raises: bool) -> str:
-    """The function that shares `trips` iterations out among the threads, each a contiguous range.
-
-    An `IndexError` of a thread is remembered, and raised when all threads are done.
-    """
-    local = {word: module.names.of("local", word) for word in ("start", "trips", "step", "pieces", "piece", "at")}
-    start, trips, step, pieces, piece, at = local.values()
-    module.used.add("int64")
-    first = f"{start} + {trips} * {at} // {pieces} * {step}"
-    last = f"{start} + {trips} * ({at} + 1) // {pieces} * {step}"
-    head = [
-        "@njit(parallel=True, **OPTIONS)",
-        f"def {name}({', '.join([start, trips, step, *arguments])}):",
-        f"    {pieces} = min(thread_count(), {trips})",
-    ]
-    if not raises:
-        call = [f"        {work}({', '.join([first, last, *arguments])})"]
-        return "\n".join([*head, f"    for {piece} in prange({pieces}):", f"        {at} = int64({piece})", *call])
-    module.used.add("np")
-    failed, guarded = module.names.of("local", "failed"), module.names.fresh(f"{work}_guarded")
-    ends = [module.names.of("local", "first"), module.names.of("local", "last")]
-    given = ", ".join([*ends, *arguments])
-    guard = [
-        "@njit(**OPTIONS)",
-        f"def {guarded}({given}):",
-        "    try:",
-        f"        {work}({given})",
-        "    except Exception:",
-        "        return True",
-        "    return False",
-    ]
-    loop = [
-        f"    {failed} = np.zeros({pieces}, np.bool_)",
-        f"    for {piece} in prange({pieces}):",
-        f"        {at} = int64({piece})",
-        f"        {failed}[{at}] = {guarded}({', '.join([first, last, *arguments])})",
-        f"    if {failed}.any():",
-        '        raise IndexError("index is out of range")',
-    ]
-    return "\n".join([*guard, "", "", *head, *loop])
+        return names[:5]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_NUMBA: Final = "njit prange boolean int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64"
+_NUMBA: Final = "njit get_num_threads boolean int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64"
 
 _SIMD: Final = """
     absolute convert floordiv fma library_power maximum minimum mod muladd pmax pmin power select shift_left
@@ -15,7 +15,8 @@ _SIMD: Final = """
     checked_index checked_index_masked
     from_bfloat16 from_float16 to_bfloat16 to_float16
     first_to_leave stop_requested
-    stay_rolled thread_count unroll_by unroll_fully
+    stay_rolled unroll_by unroll_fully
+    on_threads
     gather gather_masked head load load_masked load_strided load_strided_masked load_vector ramp scatter_masked
     scratch splat stack store store_masked store_strided_masked stride
 """

@@ -70,7 +70,7 @@ from pyschedule.codegen.simd.functions import (
     trunc,
 )
 from pyschedule.codegen.simd.halves import from_bfloat16, from_float16, to_bfloat16, to_float16
-from pyschedule.codegen.simd.loops import stay_rolled, thread_count, unroll_by, unroll_fully
+from pyschedule.codegen.simd.loops import stay_rolled, unroll_by, unroll_fully
 from pyschedule.codegen.simd.memory import (
     gather,
     gather_masked,
@@ -91,6 +91,7 @@ from pyschedule.codegen.simd.memory import (
     stride,
 )
 from pyschedule.codegen.simd.polling import first_to_leave, stop_requested
+from pyschedule.codegen.simd.threads import on_threads
 from pyschedule.codegen.simd.types import VectorType
 
 __all__ = [
@@ -146,6 +147,7 @@ __all__ = [
     "minimum",
     "mod",
     "muladd",
+    "on_threads",
     "pmax",
     "pmin",
     "power",
@@ -178,7 +180,6 @@ __all__ = [
     "stride",
     "tan",
     "tanh",
-    "thread_count",
     "to_bfloat16",
     "to_float16",
     "trunc",

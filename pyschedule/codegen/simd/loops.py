@@ -1,4 +1,4 @@
-"""Loops: hints to LLVM, each the last statement of a loop's body, and the number of threads.
+"""Loops: hints to LLVM, each the last statement of a loop's body.
 
 Loop hints are metadata of the branch back to the head of the loop, which Numba writes after the body.  The
 hint leaves a pseudo-instruction that prints nothing; when the module is printed, it finds the branch that ends
@@ -11,9 +11,9 @@ from typing import Any
 
 from llvmlite import ir
 from llvmlite.ir.values import MDValue
-from numba.core import cgutils, types
+from numba.core import types
 
-from pyschedule.codegen.simd.types import INT32, INT64, intrinsic, literal
+from pyschedule.codegen.simd.types import INT32, intrinsic, literal
 
 
 class _LoopNode(MDValue):  # type: ignore[misc]
@@ -101,15 +101,3 @@ def unroll_by(_typing: Any, factor: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(factor), codegen
-
-
-@intrinsic
-def thread_count(_typing: Any) -> Any:
-    """`numba.get_num_threads()`, in a form that Numba can keep on disk (called from parallel functions only)."""
-
-    def codegen(_context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-        # Numba's own declaration of this C function, which returns an int.
-        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(INT64, []), "get_num_threads")
-        return builder.sext(builder.trunc(builder.call(function, []), INT32), INT64)
-
-    return types.int64(), codegen

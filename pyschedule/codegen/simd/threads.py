@@ -1,0 +1,96 @@
+"""Threads: the pieces of a loop, each run by a thread of Numba's pool.
+
+`prange` would do the same, at the price of a third of a second of compile time a loop: it takes a pass over the
+whole function, and a generalised ufunc with its wrapper.  Here the entry of the threading layer is called that
+Numba's code for `prange` calls in the end (`numba/np/ufunc/parallel.py`): `numba_parallel_for` runs
+`function(arrays, dimensions, steps, data)` on each thread with its share of `dimensions[0]`, the addresses in
+`arrays` moved on by `steps` to the first item of that share.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba.core import cgutils, types
+
+from pyschedule.codegen.simd.types import INT32, INT64, intrinsic
+
+_BYTES = ir.IntType(8).as_pointer()
+_WORDS = INT64.as_pointer()
+_PIECES = ir.FunctionType(ir.VoidType(), [_BYTES.as_pointer(), _WORDS, _WORDS, _BYTES])
+_PARALLEL_FOR = ir.FunctionType(ir.VoidType(), [_BYTES] * 5 + [INT64] * 3)
+#: What all threads see: the arguments, the number of pieces, and whether a piece failed.
+_ARGUMENTS, _COUNT, _FAILED = range(3)
+
+
+@intrinsic
+def on_threads(typing: Any, work: Any, trips: Any, arguments: Any) -> Any:
+    """Calls `work(piece, pieces, *arguments)` for each of `min(threads, trips)` pieces on a thread of its own, and
+    waits; whether one of them raised an error.  `work` is a jitted function without a result.
+
+    Threads must have been started before machine code that calls this is loaded: `numba.get_num_threads()` does it.
+    """
+    numba.get_num_threads()
+    called = work.get_call_type(typing, (types.int64, types.int64, *arguments.types), {})
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        program = signature.args[0].dispatcher.overloads[called.args]
+        context.active_code_library.add_linking_library(program.library)
+        packed = args[2]
+        shared_type = ir.LiteralStructType([packed.type, INT64, INT64])
+        pieces = _pieces(context, builder.module, program, called, shared_type)
+
+        threads = builder.call(_function(builder, "get_num_threads", ir.FunctionType(INT64, [])), [])
+        threads = builder.sext(builder.trunc(threads, INT32), INT64)  # the C function returns an int
+        wanted = context.cast(builder, args[1], signature.args[1], types.int64)
+        count = builder.select(builder.icmp_signed("<", wanted, threads), wanted, threads)
+        shared = cgutils.alloca_once(builder, shared_type)
+        for place, value in ((_ARGUMENTS, packed), (_COUNT, count), (_FAILED, INT64(0))):
+            builder.store(value, cgutils.gep_inbounds(builder, shared, 0, place))
+        with builder.if_then(builder.icmp_signed(">", count, INT64(0))):
+            _launch(builder, pieces, shared, count, threads)
+        failed = builder.load(cgutils.gep_inbounds(builder, shared, 0, _FAILED))
+        return builder.icmp_signed("!=", failed, INT64(0))
+
+    return types.boolean(work, trips, arguments), codegen
+
+
+def _launch(builder: Any, pieces: Any, shared: Any, count: Any, threads: Any) -> None:
+    """Two "arrays": what is shared, at which each thread looks from its start, and the pieces, told by addresses a
+    byte apart, which are never read."""
+    arrays, steps = (cgutils.alloca_once(builder, kind, size=2) for kind in (_BYTES, INT64))
+    nowhere = ir.Constant(_BYTES, None)
+    for place, (address, step) in enumerate(((builder.bitcast(shared, _BYTES), 0), (nowhere, 1))):
+        builder.store(address, builder.gep(arrays, [INT64(place)]))
+        builder.store(INT64(step), builder.gep(steps, [INT64(place)]))
+    dimensions = cgutils.alloca_once_value(builder, count)
+    given = [builder.bitcast(value, _BYTES) for value in (pieces, arrays, dimensions, steps)]
+    function = _function(builder, "numba_parallel_for", _PARALLEL_FOR)
+    builder.call(function, [*given, nowhere, INT64(0), INT64(2), threads])
+
+
+def _pieces(context: Any, module: Any, program: Any, called: Any, shared_type: Any) -> Any:
+    """The function that a thread runs: its pieces, one after the other."""
+    function = ir.Function(module, _PIECES, module.get_unique_name(f"pieces.{program.fndesc.unique_name}"))
+    function.linkage = "internal"
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    arrays, dimensions = function.args[0], function.args[1]
+    shared = builder.bitcast(builder.load(arrays), shared_type.as_pointer())
+    first = builder.ptrtoint(builder.load(builder.gep(arrays, [INT64(1)])), INT64)
+    packed, count = (
+        builder.load(cgutils.gep_inbounds(builder, shared, 0, place)) for place in (_ARGUMENTS, _COUNT)
+    )
+    arguments = cgutils.unpack_tuple(builder, packed)
+    with cgutils.for_range(builder, builder.load(dimensions)) as loop:
+        given = [builder.add(first, loop.index), count, *arguments]
+        status, _ = context.call_internal_no_propagate(builder, program.fndesc, called, given)
+        with builder.if_then(status.is_error):
+            builder.store(INT64(1), cgutils.gep_inbounds(builder, shared, 0, _FAILED))
+    builder.ret_void()
+    return function
+
+
+def _function(builder: Any, name: str, kind: Any) -> Any:
+    return cgutils.get_or_insert_function(builder.module, kind, name)
