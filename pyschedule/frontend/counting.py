@@ -139,7 +139,7 @@ class _Counting:
             leave = (_leaving(test.counter, 0, place), Leave(place))
             body = (Branch(Unary("not", stays, place), leave, (), place), *body)
         counter = Name(test.counter, test.loc)
-        increment = SetName(test.counter, Binary("+", counter, Number(step, None, where), where), where)
+        increment = SetName(test.counter, Binary("+", counter, Number(step, paths.dtype, where), where), where)
         return replace(
             self.loop,
             test=Comparison(test.op, counter, test.stop, test.loc),
@@ -253,6 +253,7 @@ class _Paths:
         self.name = name
         self.kinds = kinds
         self.ends: list[_Moved] = []
+        self.dtype: str | None = None  # of a step that is NumPy's: it makes the counter so
 
     def run(self, body: Body, moved: _Moved | None) -> tuple[Body, _Moved | None]:
         """The body without increments, and how far the counter is at its end; `None`: that is not reached."""
@@ -323,6 +324,7 @@ class _Paths:
                 if not isinstance(left, Name) or left.name != self.name:
                     continue
                 if isinstance(right, Number) and type(right.value) is int:
+                    self.dtype = self.dtype or right.dtype
                     return right.value if value.op == "+" else -right.value
                 raise _No(
                     f"the step of counter '{self.name}' is no constant{_line(stmt.loc)}; use a constant of the "

@@ -110,7 +110,7 @@ class Emitter(ValueReader):
             self._known = {}
             self._outputs: list[Array] = []
             self._checks: list[Check] = []
-            self.counters = {}
+            self.counters, self.strong_counters = {}, set()
             self.arrays = {
                 param.name: ArrayInfo(param.name, _scalar(param), _scalar(param), param.shape)
                 for param in self._params
@@ -404,6 +404,8 @@ class Emitter(ValueReader):
         if test.op in ("<=", ">="):
             stop = build.add(stop, 1 if step > 0 else -1)
         var = self._fresh(stmt.source or name)
+        if not self.types[name].weak:
+            self.strong_counters.add(var)
         body = self._inside(stmt.body[:-1], {name: coerce(Var(var), type_)})
 
         def last() -> Stmt:

@@ -94,6 +94,7 @@ class ValueReader:
         self.locals: dict[str, str] = {}
         self.params: dict[str, Scalar] = {}
         self.counters: dict[str, Expr] = {}
+        self.strong_counters: set[str] = set()  # in the IR: those that are NumPy's integers
         self.arrays: dict[str, ArrayInfo] = {}
         self.joins = Joins()
         self._known: dict[str, Expr] = {}  # what locals are equal to, here
@@ -155,7 +156,8 @@ class ValueReader:
             counter = self.counters[name]
             if isinstance(counter, Cast):
                 return counter, self.types[name]
-            return (replace(counter, loc=expr.loc) if isinstance(counter, Var) else counter), WEAK_INT
+            type_ = INT64 if isinstance(counter, Var) and counter.name in self.strong_counters else WEAK_INT
+            return (replace(counter, loc=expr.loc) if isinstance(counter, Var) else counter), type_
         if name in self.params and name in self.locals and self.types[name] != self.params[name]:
             known = self._known.get(name)
             if isinstance(known, Var) and known.name == name:  # not assigned yet: of its own type

@@ -150,6 +150,19 @@ def bound_is_an_element(x, n):
     return c, k
 
 
+def inner_loops_read_it(x, n):
+    i = 0
+    while i < n:
+        i += 1
+        for k in range(i):
+            x[k] += i
+            j = k
+            while j > i - 4:
+                j -= 1
+                x[i % 8] += j * i
+    return i
+
+
 def steps_of_a_local(x, n):
     step = STEP + 1
     stop = n - 1
@@ -175,6 +188,7 @@ COUNTED = [
     from_an_outer_counter,
     bound_is_an_element,
     steps_of_a_local,
+    inner_loops_read_it,
 ]
 
 
@@ -442,12 +456,15 @@ def test_counters_of_fewer_bits_count_where_they_cannot_wrap(dtype):
 def test_a_counter_has_the_type_that_its_step_gives_it():
     def stepped(x, n):
         i = 0
+        t = x[0]
         while i < n:
             i += WIDE_STEP
-        return i
+            t += x[i] * i  # a float64, since i is NumPy's
+        return i, t
 
-    assert agrees(stepped, data(), 5) == 6
+    i, t = agrees(stepped, np.arange(9, dtype=np.float32) / 3, 5)
     assert not built(stepped, data(), 5).kernel.scalar_results[0].weak
+    assert i == 6 and np.asarray(t).dtype == np.float64
 
 
 WIDE_STEP = np.int64(2)

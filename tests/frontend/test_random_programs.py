@@ -173,6 +173,9 @@ class Writer:
             self.put(indent + 1, change)
             self.put(indent + 1, f"t = {own} - {step}")
             self.put(indent + 1, f"x[t % 8] += {own}")
+            if random.random() < 0.3:
+                self.put(indent + 1, f"for k in range({own} % 3):")
+                self.put(indent + 2, f"x[k] += {own} + k")
         if random.random() < 0.5:
             self.body_without_jumps(indent + 1, depth - 1)
         self.put(indent, f"c += {own}")
