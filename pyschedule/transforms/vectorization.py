@@ -30,6 +30,7 @@ from pyschedule.ir.visitors import (
     counters,
     expressions,
     local_arrays,
+    read_variables,
     variables,
     walk,
     walk_expr,
@@ -40,6 +41,7 @@ from pyschedule.schedule.directives import Vectorize
 from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import bands, lanes
+from pyschedule.transforms.copies import renamed_counters, renamed_scalars
 from pyschedule.transforms.nest import (
     Body,
     Names,
@@ -384,6 +386,10 @@ def _vectorized(kernel: Kernel, loop: For, width: int, names: Names, each_step: 
         if live_after(kernel.body, loop, name):
             raise Unsupported(f"'{name}' is read after the loop", loop.loc)
     new = (*plan.before(), *_headers(loop, plan, names), *plan.after())
+    # A scalar has one type everywhere: where other loops use its name, the vectors get another.
+    others = replace_statement(kernel.body, loop, ())
+    shared = plan.varying & assigned & (written_variables(others) | read_variables(others))
+    new = renamed_scalars(new, shared, names)
     reduced = [item.reduction.name for item in plan.accumulators if not item.reduction.exact]
     return with_body(kernel, replace_statement(kernel.body, loop, new)), reduced
 
@@ -446,8 +452,6 @@ def _fixed(loop: For, plan: lanes.Lanes, size: int, names: Names) -> Body:
 
 def _fresh_locals(body: Body, names: Names) -> Body:
     """The counters of the copy's loops get names of their own."""
-    from pyschedule.transforms.copies import renamed_counters
-
     return renamed_counters(body, names)
 
 

@@ -10,6 +10,7 @@ from pyschedule.ir.nodes import Alloc, If, Ramp, Reduce, Select
 from pyschedule.ir.printer import format_kernel
 from pyschedule.ir.types import FLOAT32, Vector, lanes_of
 from pyschedule.ir.visitors import expressions, walk
+from tests.support import agrees as machine_code_agrees
 from tests.transforms import kernels
 from tests.transforms.schedules import GPU, NARROW, WIDE
 from tests.transforms.stages import (
@@ -561,3 +562,20 @@ def test_every_chunk_runs_once(size):
 def test_a_masked_accumulator_keeps_its_value_in_lanes_that_are_off():
     stage = lower(vectorize("i", width=4)(some), counting(9)).stages["vectorization"]
     assert any(isinstance(part, Select) for part in expressions(stage.body))
+
+
+def test_a_scalar_of_one_name_in_lanes_and_in_another_loop():
+    def two(x, y, z):
+        for i in range(x.shape[0]):
+            t = x[i] * 2
+            if t > 1:
+                t = t + 1
+            y[i] = t
+        for k in range(1, z.shape[0]):
+            t = z[k - 1] * 2
+            z[k] = t + z[k]
+
+    for target in (WIDE, NARROW):
+        lowering = agrees(vectorize("i", width=4)(two), counting(11), counting(11), counting(7), target=target)
+        assert applied(lowering)
+    machine_code_agrees(vectorize("i", width=4)(two), counting(11), counting(11), counting(7))
