@@ -10,7 +10,7 @@ from pyschedule.codegen.cuda_ranges import constant_trip, fits_u32, trip_count
 from pyschedule.codegen.cuda_statements import Context, StatementWriter, is_mapped, shares_work, synchronises
 from pyschedule.errors import Unsupported
 from pyschedule.ir.build import constant
-from pyschedule.ir.nodes import Const, Expr, For, Load, Store, Var
+from pyschedule.ir.nodes import Const, Expr, For, Load, Poll, Store, Var
 from pyschedule.ir.types import INT64
 from pyschedule.ir.visitors import Body, expressions, variables, walk, written_variables
 
@@ -71,6 +71,17 @@ class KernelWriter(StatementWriter):
     def _i64(self, expr: Expr) -> str:
         return f"{self.use('i64')}({self.expr.signed(expr).text})"
 
+    def _runs_along(self, loop: For) -> bool:
+        """Whether the loop's counter moves along the axes of stride 1 only."""
+        accesses: list[Load | Store] = [part for part in expressions(loop.body) if isinstance(part, Load)]
+        accesses += [stmt for stmt in walk(loop.body) if isinstance(stmt, Store)]
+        return not any(
+            loop.var in variables(index) and axis != self.arrays[access.array].unit_axis
+            for access in accesses
+            if self.arrays[access.array].space == "global"
+            for axis, index in enumerate(access.indices)
+        )
+
     def _counts_in_u32(self, loop: For) -> bool:
         step = constant(loop.step)
         if step is None or step <= 0:
@@ -98,6 +109,15 @@ class KernelWriter(StatementWriter):
             cast = f"{self.use('u64')}({{}})" if kind == "u64" else "{}"
             numbers = [stop] if (start, step) == (0, 1) else [start, stop] if step == 1 else [start, stop, step]
             head = f"for {name} in range({', '.join(cast.format(number) for number in numbers)}):"
+        elif counts and isinstance(loop.start, Var) and loop.start.name in self.strips and self._runs_along(loop):
+            # The compiler cannot see that a 32-bit counter that starts anywhere does not wrap, and would widen it
+            # in each copy of the body.  (Where it is multiplied by a stride, that is done in 32 bits anyway.)
+            kind, u64 = "u64", self.use("u64")
+            stop_text = self._bound(loop.stop, "u32", name, loop.body)
+            self.line(f"{name} = {u64}({self.expr.as_kind(loop.start, 'u32').text})", loop)
+            end = self.fresh(f"{name}_end")
+            self.line(f"{end} = {u64}({stop_text})")
+            head = f"while {name} < {end}:"
         elif counts:
             kind = "u32"
             stop_text = self._bound(loop.stop, "u32", name, loop.body)
@@ -108,13 +128,15 @@ class KernelWriter(StatementWriter):
             texts = [self._i64(part) for part in (loop.start, loop.stop, loop.step)]
             head = f"for {name} in range({', '.join(texts)}):"
         self.kinds[loop.var] = kind
+        if loop.body and isinstance(loop.body[0], Poll):
+            self.strips.add(loop.var)
         self.facts.enter(loop)
         self.line(head, loop)
         self.depth += 1
         self.body(loop.body, context)
-        if kind == "u32":
-            step_text = self.expr.as_kind(loop.step, "u32").text
-            self.line(f"{name} = {self.use('u32')}({name} + {step_text})")
+        if head.startswith("while"):
+            step_text = self.expr.as_kind(loop.step, kind).text
+            self.line(f"{name} = {self.use(kind)}({name} + {step_text})")
         self.marker(unroll)
         self.depth -= 1
 

@@ -116,6 +116,7 @@ class StatementWriter(ABC):
     used: set[str] = field(default_factory=set)
     last_line: int = 0
     thread_varying: set[str] = field(default_factory=set)
+    strips: set[str] = field(default_factory=set)
     facts: Facts = field(init=False)
     expr: Accesses = field(init=False)
 
