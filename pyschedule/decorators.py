@@ -176,13 +176,28 @@ def nounroll(loop: str, *, target: str | None = None, strict: bool = False, stri
 
 
 def poll(
-    *, every: int = 4096, target: str | None = None, strict: bool = False, strict_math: bool = False
-) -> Decorator:
-    """Checks for cancellation once per `every` innermost iterations.
+    function: Any = None,
+    *,
+    every: int = 4096,
+    target: str | None = None,
+    strict: bool = False,
+    strict_math: bool = False,
+) -> Any:
+    """Checks for cancellation once per `every` innermost iterations, outside the hot loop: it makes of
+
+        for k in range(n):
+            acc = acc * 0.999 + x[k]
+
+    a loop over strips, which checks, and a loop over the iterations of a strip, which does not.  Calls can then be
+    stopped by Ctrl-C, by `kernel.cancel()` from another thread, and by `kernel(..., timeout=seconds)`.
 
     Raises `ScheduleError` where `every` is not a positive integer.
     """
     loc = _place()
+    if callable(function):  # written without parentheses
+        return _decorator(Poll(loc=loc))(function)
+    if function is not None:
+        raise ScheduleError(f"poll takes no loop; write poll(every={function!r}) for the iterations", loc)
     return _decorator(Poll(every=positive(every, "poll: every", loc), **_common(target, strict, strict_math, loc)))
 
 

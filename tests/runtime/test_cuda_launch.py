@@ -3,13 +3,20 @@ arguments and their order are what is looked at."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import signal
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pyschedule.codegen.numba_cuda import generate
-from pyschedule.ir.nodes import Kernel
+from pyschedule.errors import KernelCancelled, KernelTimeout
+from pyschedule.ir.build import const
+from pyschedule.ir.nodes import For, Kernel, Poll
+from pyschedule.runtime.cancellation import Calls
 from pyschedule.runtime.cuda_launch import CudaKernel, DeviceArray, device_array, is_device_array
 from pyschedule.schedule.targets import Target, cuda
 from tests.codegen.cuda_support import SM80, elementwise, load, loop, param, store, var
@@ -145,3 +152,121 @@ def test_the_cuda_array_interface() -> None:
         device_array(np.zeros(3), "A")
     assert is_device_array(OnGpu(shape=(3,), typestr="<f4"))
     assert not is_device_array(np.zeros(3))
+
+
+# ---------------------------------------------------------------------------------------- calls that are stopped
+
+
+class PollingDriver(FakeDriver):
+    """A GPU that works until it is asked to stop, or for so many looks at its event.
+
+    When asked it reports poll 1 at 4096; `busy` is called at each look.
+    """
+
+    def __init__(self, looks: int | None, busy: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self.words = np.zeros(2, np.int64)
+        self.given: list[int] = []
+        self.returned = 0
+        self.looks = looks
+        self.busy = busy
+
+    def control(self) -> tuple[Any, int]:
+        self.words[:] = 0
+        return self.words, 0xC000
+
+    def release(self, words: Any, address: int) -> None:
+        assert words is self.words
+        self.returned += 1
+
+    def record(self, stream: Any) -> Any:
+        return "event"
+
+    def reached(self, event: Any) -> bool:
+        self.busy()
+        if self.words[0]:
+            self.words[1] = 4096 * 65536 + 1
+            return True
+        if self.looks is None:
+            return False
+        self.looks -= 1
+        return self.looks < 0
+
+
+def polling(driver: PollingDriver, calls: Calls) -> CudaKernel:
+    nest = elementwise(32)
+    check = Poll(1, ("loop 'k' at {} of {}",), (const(0), const(9)))
+    (launch,) = nest.body
+    assert isinstance(launch, For)
+    polled = dataclasses.replace(nest, body=(dataclasses.replace(launch, body=(check, *launch.body)),))
+    return CudaKernel(
+        lambda bits: generate(polled, SM80, bits),
+        driver,
+        lambda program, launch, target: (launch.function.encode(), launch.function),
+        calls,
+        (check.places,),
+    )
+
+
+ARRAYS = {"X": on_device(100, pointer=64), "Y": on_device(100, pointer=1024)}
+
+
+def test_a_kernel_that_polls_is_given_its_control_array_and_waited_for() -> None:
+    driver = PollingDriver(looks=3)
+    assert polling(driver, Calls("k"))(ARRAYS, {}) == ()
+    (launched,) = driver.launches
+    assert launched[4].count(np.uint64(0xC000)) == 1
+    assert driver.looks == -1, "waited until the event was reached"
+    assert driver.returned == 1
+
+
+def test_cancel_reaches_a_gpu() -> None:
+    calls = Calls("k")
+    driver = PollingDriver(looks=None, busy=calls.cancel)
+    with pytest.raises(KernelCancelled, match="k was cancelled in loop 'k' at 4096 in one of its threads"):
+        polling(driver, calls)(ARRAYS, {})
+    assert driver.returned == 1
+
+
+def test_a_timeout_reaches_a_gpu() -> None:
+    calls = Calls("k")
+    with pytest.raises(KernelTimeout, match=r"k was stopped after 0.05 s, in loop 'k' at 4096"), calls.within(0.05):
+        polling(PollingDriver(looks=None), calls)(ARRAYS, {})
+
+
+def test_ctrl_c_reaches_a_gpu() -> None:
+    pressed: list[None] = []
+
+    def press() -> None:
+        if not pressed:
+            pressed.append(None)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="k was interrupted in loop 'k' at 4096"):
+        polling(PollingDriver(looks=None, busy=press), Calls("k"))(ARRAYS, {})
+
+
+def test_a_call_that_the_gpu_ends_first_is_not_lost() -> None:
+    calls = Calls("k")
+    driver = PollingDriver(looks=0)
+    driver.busy = lambda: None
+
+    def late(event: Any) -> bool:
+        calls.cancel()
+        return True
+
+    driver.reached = late  # type: ignore[method-assign]
+    assert polling(driver, calls)(ARRAYS, {}) == ()
+
+
+def test_a_launch_that_is_refused_is_an_error_after_those_before_it_have_ended() -> None:
+    driver = PollingDriver(looks=None)
+
+    def refuse(*args: Any) -> None:
+        driver.looks = 2
+        raise RuntimeError("no launch")
+
+    driver.launch = refuse  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="no launch"):
+        polling(driver, Calls("k"))(ARRAYS, {})
+    assert driver.looks == -1

@@ -308,3 +308,15 @@ def test_one_block_form_a_kernel():
 
 def test_a_free_extent_is_none():
     apply(block, tile(input_shapes=[(None, 16), (16, None)], tile_shapes=[(8, 8), (8, 8)], pad=0))
+
+
+def test_poll_without_parentheses_and_with_a_number():
+    def kernel(x):
+        for k in range(x.shape[0]):
+            x[k] = k
+
+    x = np.zeros(5)
+    poll(kernel)(x)
+    assert x[4] == 4
+    with pytest.raises(ScheduleError, match=r"write poll\(every=64\)"):
+        poll(64)(kernel)
