@@ -30,6 +30,9 @@ from pyschedule.transforms.registers import loops_over_registers
 from pyschedule.transforms.unroll_limits import left_to_compiler
 from pyschedule.transforms.unroll_requests import Request
 
+#: What a loop is in machine code; the units of a GPU run one iteration each.
+_LOOPS = ("serial", "parallel", "cooperative")
+
 
 def unroll(
     kernel: Kernel,
@@ -68,7 +71,13 @@ def keep_rolled(kernel: Kernel, directives: Sequence[NoUnroll], records: list[Re
         ]
         for loop in found:
             kernel = with_body(kernel, replace_statement(kernel.body, loop, (dataclasses.replace(loop, unroll=1),)))
-        if found:
+        units = [loop.mapping for loop in found if isinstance(loop, For) and loop.mapping not in _LOOPS]
+        if found and len(units) == len(found):
+            runners = ", ".join(dict.fromkeys(units))
+            reason = f"loop '{directive.loop}' is no loop here: its iterations run on {runners}"
+            text = f"{reason}; target='cpu' asks it of the CPU only"
+            records.append(skipped("NoUnroll", text, directive.loc))
+        elif found:
             records.append(
                 Record("NoUnroll", "Applied", f"loop '{directive.loop}' stays rolled", (), directive.loc)
             )

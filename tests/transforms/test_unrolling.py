@@ -486,6 +486,13 @@ def test_a_loop_that_stays_rolled_is_marked_and_left_alone():
     assert not any(line.startswith("Unroll") for line in applied(lowering))
 
 
+def test_what_threads_run_is_no_loop_to_keep_rolled():
+    lowering = agrees(nounroll("i")(update), counting(9), target=GPU)
+    assert "NoUnroll: loop 'i' is no loop here: its iterations run on block.x, thread.x" in skips(lowering)[0]
+    inner = agrees(nounroll("k")(kernels.gemm), *[counting(5, 5)] * 3, target=GPU)
+    assert "NoUnroll: loop 'k' stays rolled" in applied(inner)
+
+
 def test_register_tiles_stay_rolled_where_that_is_asked_for():
     tiled = tile(i=4)(nounroll("i")(kernels.column_sums))
     lowering = agrees(tiled, counting(9, 5), counting(5))
