@@ -24,7 +24,8 @@ from pyschedule.ir.visitors import rewrite_expr, walk_expr
 #: checked at run time.
 PLAIN, SHIFT, WRAP, CHECK = "plain", "shift", "wrap", "check"
 
-_MOST_OPERATIONS = 2_000_000
+#: Operations of isl for all questions about a kernel (a second or two), and for each question after those.
+_MOST_OPERATIONS = 1_000_000
 _FEWEST_OPERATIONS = 10_000
 
 
@@ -76,8 +77,8 @@ class _Sets:
 
         self.isl = isl
         self.context = isl.Context()
-        self.quota = _MOST_OPERATIONS
-        self.context.set_max_operations(self.quota)
+        self.context.set_max_operations(_MOST_OPERATIONS)
+        self.hard = False
         self.parameters = parameters
         self.declaration = parameters.declaration()
         self.names = meanings(parameters)
@@ -86,10 +87,16 @@ class _Sets:
         self.refused = self._read("{ : 0 = 1 }")
         self.cache: dict[tuple[Any, ...], Any] = {}
 
+    def _ask(self) -> None:
+        """Before each question: all have one quota together, and when that is used up each has a small one."""
+        if self.hard:
+            self.context.reset_operations()
+
     def _give_up(self) -> None:
-        """The quota is used up: further questions about this kernel, likely to be as hard, get less."""
-        self.quota = max(self.quota // 4, _FEWEST_OPERATIONS)
-        self.context.set_max_operations(self.quota)
+        """The quota is used up."""
+        self.hard = True
+        self.context.set_max_operations(_FEWEST_OPERATIONS)
+        self.context.reset_operations()
 
     def _read(self, text: str) -> Any:
         return self.isl.Set.read_from_str(self.context, self.declaration + text)
@@ -101,7 +108,7 @@ class _Sets:
         """The arguments for which some point of the site answers the question with yes; `None`: too hard."""
         key = site.domain, site.unknowns, question
         if key not in self.cache:
-            self.context.reset_operations()
+            self._ask()
             try:
                 self.cache[key] = self._points(site, question).params().intersect(self.known).coalesce()
             except self.isl.Error:
@@ -125,7 +132,7 @@ class _Sets:
         """Whether something happens for no arguments but those that are refused."""
         if arguments is None:
             return False
-        self.context.reset_operations()
+        self._ask()
         try:
             return bool(arguments.is_subset(self.refused))
         except self.isl.Error:
@@ -138,7 +145,7 @@ class _Sets:
         outside = self.outside(site, axis)
         if outside is None:
             return None
-        self.context.reset_operations()
+        self._ask()
         try:
             if outside.is_empty() or outside.is_subset(self.refused):
                 return None
@@ -170,7 +177,7 @@ class _Sets:
         index, extent = site.indices[axis], site.extents[axis]
         beyond = self._arguments(site, _below(index, extent)), self._arguments(site, at_most(extent, index))
         before, after = (found is not None and not found.is_empty() for found in beyond)
-        self.context.reset_operations()
+        self._ask()
         try:
             points = self._points(site, junction("and"))
             indices = points.apply(
@@ -184,7 +191,10 @@ class _Sets:
                 return ()
             build = self.isl.AstBuild.from_context(self.known)
             return tuple(dict.fromkeys(from_ast(build.expr_from_pw_aff(end), self.names) for end in ends))
-        except (self.isl.Error, Unsupported):
+        except Unsupported:
+            return ()
+        except self.isl.Error:
+            self._give_up()
             return ()
 
 

@@ -48,6 +48,7 @@ from pyschedule.ir.nodes import (
     Select,
     Stmt,
     Store,
+    UnaryOp,
     Var,
     While,
 )
@@ -216,6 +217,8 @@ def _plan(body: Body, array: Array, around: Loops) -> _Plan | None:
             variables(part) & (inner | changing) for form in known for part in (form.low, form.end)
         ):
             return None
+        if not all(_counts(form.low, around) for form in known):
+            return None  # what indexes registers is a constant once loops are unrolled
         if any(isinstance(loop, For) and loop.mapping != "serial" for loop in site.loops):
             return None
         accumulates = accumulates or len(site.loops) > len(used)
@@ -236,6 +239,15 @@ def _plan(body: Body, array: Array, around: Loops) -> _Plan | None:
     members = frozenset(loop.var for used in tiles for loop in used)
     whole = build.all_of([test for test in tests if test not in each])
     return _Plan(forms_, tiles[0], indices_, members, build.all_of(each), whole)
+
+
+def _counts(expr: Expr, loops: Loops) -> bool:
+    """Whether an expression is made of constants and of the counters of these loops."""
+    counted = {loop.var for loop in loops if isinstance(loop, For)}
+    return all(
+        isinstance(part, (BinOp, UnaryOp, Const)) or (isinstance(part, Var) and part.name in counted)
+        for part in walk_expr(expr)
+    )
 
 
 def _places(forms: tuple[TileForm, ...]) -> list[Var]:

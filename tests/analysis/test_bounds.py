@@ -271,11 +271,12 @@ def test_what_takes_isl_too_long_is_checked_at_run_time(monkeypatch: pytest.Monk
     """Whichever question the quota runs out in."""
     whole = analyse(gemm())
     seen: set[str] = set()
-    for quota in (2600, 2800, 3000, 3500, 4000, 6000):
+    for quota in (3000, 5000, 10_000, 20_000, 40_000, 80_000):
         monkeypatch.setattr("pyschedule.analysis.bounds._MOST_OPERATIONS", quota)
+        monkeypatch.setattr("pyschedule.analysis.bounds._FEWEST_OPERATIONS", 100)
         found = analyse(gemm())
         asked = [{(one.array, one.axis) for one in result.preconditions} for result in (found, whole)]
         assert asked[0] <= asked[1]
-        assert all(one in (CHECK, PLAIN) for one in decided(found))
+        assert SHIFT not in decided(found)  # nothing is always negative
         seen.update(decided(found))
-    assert seen == {CHECK, PLAIN}
+    assert {CHECK, PLAIN} <= seen

@@ -9,7 +9,7 @@ from pyschedule import tile, vectorize
 from pyschedule.ir.nodes import If, Store
 from pyschedule.ir.visitors import loops, walk, walk_with_loops
 from tests.transforms import kernels
-from tests.transforms.schedules import GPU, NARROW
+from tests.transforms.schedules import GPU, NARROW, WIDE
 from tests.transforms.stages import (
     agrees,
     buffers,
@@ -231,3 +231,16 @@ def test_a_break_after_the_sum_loses_nothing_that_registers_hold():
         inner = loop_named(lowering.stages["unroll"], "k")
         assert not any(isinstance(stmt, Store) and stmt.array == "y" for stmt in walk(inner.body))
         agrees(vectorize("k", width=4)(from_the_first), counting(5, 9), counting(5), n)
+
+
+def test_a_tile_that_starts_at_an_argument_stays_in_memory():
+    """An index of registers must be a constant once the loops are unrolled."""
+
+    def window(A, y, first):
+        for k in range(A.shape[0]):
+            for j in range(first, first + 4):
+                y[j] += A[k, j]
+
+    for target in (WIDE, NARROW, GPU):
+        lowering = agrees(tile(k=2)(window), counting(5, 9), counting(9), 3, target=target)
+        assert buffers(lowering.stages["tiling"], "register") == {}
