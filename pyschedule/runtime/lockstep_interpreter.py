@@ -406,10 +406,9 @@ def _checked_twin(name: str, function: Callable[..., Value], values: list[Value]
 
 
 def _barrier(machine: Machine) -> None:
-    expected = machine.everyone if machine.returned is None else ~machine.returned
-    if machine.mask is not machine.everyone and not np.array_equal(machine.mask, expected):
+    if machine.mask is not machine.everyone and not machine.mask.all():  # also where the others have returned
         raise BarrierDivergenceError(
-            f"a barrier is reached by {int(machine.mask.sum())} of {int(expected.sum())} threads"
+            f"a barrier is reached by {int(machine.mask.sum())} of {machine.count} threads"
         )
     machine.clock.barrier()
 

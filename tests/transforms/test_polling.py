@@ -99,6 +99,13 @@ def constant(seen, out, n):
             out[0] = (out[0] * 3 + k) % 1009
 
 
+def extents(seen, out, n):
+    for k in range(1, seen.shape[0], 4):
+        seen[k] += 1
+    for k in range(seen.shape[0] - 1, 0, -3):
+        out[0] = (out[0] * 3 + k) % 1009
+
+
 def uncounted(seen, out, n):
     x = n
     while x > 1:
@@ -120,7 +127,7 @@ def returning(seen, out, n):
     out[0] = 1
 
 
-NESTS = (forwards, stepped, backwards, left, continued, nested, siblings, constant, uncounted, returning)
+NESTS = (forwards, stepped, backwards, left, continued, nested, siblings, constant, extents, uncounted, returning)
 
 
 def arguments(n):
