@@ -287,7 +287,8 @@ def _uniform(kernel: Kernel, threads: set[str]) -> Kernel:
                     stmt, stop=stop, body=_guarded_leaves(stmt.body, stmt, test), max_trip=form.size
                 )
             result.append(stmt)
-        return tuple(result)
+        # The other nests, which come next, must still be found by identity.
+        return body if all(new is old for new, old in zip(result, body, strict=True)) else tuple(result)
 
     return with_body(kernel, visit(kernel.body))
 

@@ -175,6 +175,8 @@ def first_access(body: Body, name: str) -> str | None:
 def live_after(body: Body, place: Stmt, name: str) -> bool:
     """Whether the scalar's value at the end of the statement `place` (found by identity) may be read later."""
     path = _path(body, place)
+    if not path:
+        return True  # not a statement of this body any more: nothing is known of what follows it
     for level, (siblings, position) in enumerate(reversed(path)):
         how = first_access(siblings[position + 1 :], name)
         if how is not None:

@@ -183,3 +183,21 @@ def test_a_downward_loop_is_mapped_too():
         lowering = agrees(tile(i=3)(backwards), counting(size), counting(size), target=GPU)
         assert mappings(lowering.stages["tiling"]) == {"i.0": "block.x", "i.1": "thread.x"}
         assert all(isinstance(loop, For) for loop in loops(lowering.stages["tiling"].body))
+
+
+def test_a_scalar_read_after_the_second_nest_keeps_it_in_one_thread():
+    """The first nest's new loops must not hide the second's."""
+
+    def two(x, y):
+        last = -9
+        for i in range(y.shape[0]):
+            y[i] += x[i]
+        for k in range(7, y.shape[0]):
+            y[k] += x[k]
+            last = k
+        return last
+
+    for decorated in (tile(i=4)(two), tile(i=4, k=3)(two), tile(k=3)(two)):
+        lowering = agrees(decorated, counting(29), counting(29), target=GPU)
+        assert "the nest over 'k' runs in one thread: last is written" in details(lowering)
+        assert "the nest over 'i' runs in one thread" not in details(lowering)
