@@ -76,6 +76,11 @@ def uncounted(loop: While) -> str:
     return f"loop '{loop.source}' is a while loop whose trip count is not known on entry{why}"
 
 
+def runners(loop: For) -> str:
+    """What runs the iterations of a loop, in words."""
+    return "the cores" if loop.mapping == "parallel" else loop.mapping
+
+
 def before(value: Expr, end: Expr, step: int) -> Expr:
     """`value` has not reached `end` in the direction of `step`."""
     return build.compare("<" if step > 0 else ">", value, end)

@@ -14,7 +14,7 @@ from pyschedule.schedule.directives import Unroll
 from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import bands
-from pyschedule.transforms.nest import uncounted
+from pyschedule.transforms.nest import runners, uncounted
 from pyschedule.transforms.vectorization import innermost_pieces
 
 
@@ -153,7 +153,7 @@ def _automatic(loops: Sequence[For], target: Target) -> _Choice:
         if bands.early_exit(loop.body) is not None:
             return _Choice(1, f"loop '{label}': it may be left early")
         if loop.mapping != "serial":
-            return _Choice(1, f"loop '{label}': its iterations run on {loop.mapping}")
+            return _Choice(1, f"loop '{label}': its iterations run on {runners(loop)}")
     need = max(max(1, pressure(loop.body, target.vector_bytes)) for loop in loops)
     statements = max(sum(1 for _ in walk(loop.body)) for loop in loops)
     limit = int(_SHARE * target.vector_registers)

@@ -25,7 +25,7 @@ from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import unroll_limits, unroll_requests, written_out
 from pyschedule.transforms.jamming import Proof, may_jam, private_scalars
-from pyschedule.transforms.nest import Body, Names, replace_statement, tile_form, with_body
+from pyschedule.transforms.nest import Body, Names, replace_statement, runners, tile_form, with_body
 from pyschedule.transforms.registers import loops_over_registers
 from pyschedule.transforms.unroll_limits import left_to_compiler
 from pyschedule.transforms.unroll_requests import Request
@@ -73,8 +73,8 @@ def keep_rolled(kernel: Kernel, directives: Sequence[NoUnroll], records: list[Re
             kernel = with_body(kernel, replace_statement(kernel.body, loop, (dataclasses.replace(loop, unroll=1),)))
         units = [loop.mapping for loop in found if isinstance(loop, For) and loop.mapping not in _LOOPS]
         if found and len(units) == len(found):
-            runners = ", ".join(dict.fromkeys(units))
-            reason = f"loop '{directive.loop}' is no loop here: its iterations run on {runners}"
+            where = ", ".join(dict.fromkeys(units))
+            reason = f"loop '{directive.loop}' is no loop here: its iterations run on {where}"
             text = f"{reason}; target='cpu' asks it of the CPU only"
             records.append(skipped("NoUnroll", text, directive.loc))
         elif found:
@@ -138,7 +138,7 @@ class _Unroller:
             offer = f"a factor, as in unroll('{loop.source}', 4), unrolls it partially"
             raise Unsupported(f"its trip count is not known at compile time; {offer}", loop.loc)
         if loop.mapping != "serial":
-            raise Unsupported(f"its iterations run on {loop.mapping}; unroll a loop inside it", loop.loc)
+            raise Unsupported(f"its iterations run on {runners(loop)}; unroll a loop inside it", loop.loc)
         full = trips is not None and (factor is None or factor >= trips)
         copies = trips if full and trips is not None else factor or 1
         if not full and loop.max_trip is not None:

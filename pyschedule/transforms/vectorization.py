@@ -50,6 +50,7 @@ from pyschedule.transforms.nest import (
     live_after,
     own_scalars,
     replace_statement,
+    runners,
     skeleton,
     tile_form,
     uncounted,
@@ -291,7 +292,7 @@ def _refusal(kernel: Kernel, loops: Sequence[For], width: int, proof: _Proof) ->
     """Why the loops may not run in lanes, or `None`.  Loops that only move accumulators need no proof."""
     for loop in loops:
         if loop.mapping != "serial":
-            return f"the iterations of loop '{loop.label}' run on {loop.mapping}; give it an inner tile"
+            return f"the iterations of loop '{loop.label}' run on {runners(loop)}; give it an inner tile"
     if any(lanes_of(part.type) > 1 for loop in loops for part in expressions(loop.body)):
         return f"what is in loop '{loops[0].source}' runs in lanes already"
     for loop in loops:

@@ -49,7 +49,7 @@ def _directives(rng: random.Random, loops: list[str], arrays: list[str]) -> Iter
         yield Unroll(factors=tuple(rng.choice([2, 3, 4]) for _ in range(rng.randint(1, min(2, len(loops))))))
     elif kind < 0.7:
         yield Unroll()
-    if rng.random() < 0.2:
+    if rng.random() < 0.2 and not 0.5 <= kind < 0.6:  # `factors` and a name may not mean the same loop
         yield Unroll(loop=rng.choice(loops), factor=rng.choice([2, 3, 4]))
     if rng.random() < 0.1:
         yield NoUnroll(loop=rng.choice(loops))
