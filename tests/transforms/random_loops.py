@@ -54,11 +54,13 @@ class Program:
                 "a": rng.randint(-3, 8),
                 "b": rng.randint(-2, 9),
             }
+            own = copied(found)
             try:
-                self.function(**copied(found))
+                self.function(**own)
             except IndexError:
                 continue
-            return found
+            if own["count"].max() <= 1:  # else a counter below -REACH, taken from the end, met another
+                return found
         return None
 
     def accepts(self, schedule: Schedule) -> bool:
