@@ -353,7 +353,9 @@ def stages_from_base(base, p, q):
 
 
 @on_every_target
-@pytest.mark.parametrize("decorate", [unroll("k", 4), tile(k=4), vectorize("k", width=4)])
+@pytest.mark.parametrize(
+    "decorate", [unroll("k", 4), unroll("k", 3), unroll("k"), tile(k=4), vectorize("k", width=4)]
+)
 def test_case_15_a_stage_index_with_a_run_time_base_is_not_folded(target, decorate):
     kernel, shifted = decorate(stages), decorate(stages_from_base)
     for base in range(8):
@@ -491,7 +493,9 @@ def alternate(a, out):
 
 
 @on_every_target
-@pytest.mark.parametrize("decorate", [tile(i=2), unroll("i", 2), unroll("i"), vectorize("i", width=4)])
+@pytest.mark.parametrize(
+    "decorate", [tile(i=2), unroll("i", 2), unroll("i", 4), unroll("i"), vectorize("i", width=4)]
+)
 def test_case_22_the_sign_of_a_modulo_term(target, decorate):
     _, out = agrees(decorate(alternate), np.array([7, 9]), np.zeros(5, INT), target=target)
     assert out.tolist() == [9, 7, 9, 7, 9]

@@ -140,11 +140,11 @@ def starting_at(first, step):
     return upwards, downwards
 
 
-@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("step", [1, 3])
 @pytest.mark.parametrize("first", range(8))
 def test_a_constant_start_folds_whatever_it_is(first, step):
     for body in starting_at(first, step):
-        for factor in (2, 3, 4, 6):
+        for factor in (3, 4):
             lowering = lower(unroll("k", factor)(body), np.zeros(9, INT), np.zeros(9, INT), 9)
             text = format_kernel(lowering.stages["unroll"])
             main = text.split("# k")[0]
