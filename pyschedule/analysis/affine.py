@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pyschedule.ir.build import ZERO, add, const, constant, mul, sub
+from pyschedule.ir.build import ZERO, add, const, constant, mul, sub, wrapped
 from pyschedule.ir.nodes import BinOp, Cast, Const, Dim, Expr, Load, UnaryOp, Var
 from pyschedule.ir.types import INT64, Scalar
 from pyschedule.ir.visitors import walk_expr
@@ -114,22 +114,17 @@ def expression(form: Affine) -> Expr:
     """`form` as an expression: its terms in order, those that are subtracted last, then the constant."""
     added = [item for item in form.terms if item[1] > 0]
     taken = [item for item in form.terms if item[1] < 0]
-    rest = _wrapped(form.constant)
+    rest = wrapped(form.constant)
     result: Expr | None = None
     for term, factor in added:
-        part = mul(_factor(term), _wrapped(factor))
+        part = mul(_factor(term), wrapped(factor))
         result = part if result is None else add(result, part)
     if result is None:
         result, rest = const(rest), 0
     for term, factor in taken:
-        part = mul(_factor(term), _wrapped(-factor))
+        part = mul(_factor(term), wrapped(-factor))
         result = UnaryOp("-", part) if constant(result) == 0 else sub(result, part)
     return add(result, rest)
-
-
-def _wrapped(value: int) -> int:
-    """The number that stands for `value` in int64 arithmetic."""
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def difference(left: Expr, right: Expr) -> int | None:

@@ -20,7 +20,7 @@ from pyschedule.codegen.reuse import Reuse, runs
 from pyschedule.errors import InternalError
 from pyschedule.ir import build
 from pyschedule.ir.nodes import Alloc, Array, Assign, Const, Expr, Kernel, Load, Stmt, Store, Var
-from pyschedule.ir.types import INT64, Scalar, Vector, element_of, lanes_of
+from pyschedule.ir.types import Scalar, Vector, element_of, lanes_of
 from pyschedule.ir.visitors import Body, expressions, variables, walk, walk_expr, written_variables
 
 #: Local arrays of at most this many bytes (and of constant extents) lie in the stack frame.
@@ -92,7 +92,7 @@ class MemoryWriter(VectorWriter):
         """The stride of a local array, read once where it is known at entry."""
         if isinstance(step, (Const, Var)) or not self._known_at_entry(step):
             return step
-        return Raw(self._at_entry("s", array, axis, self.text(step)))
+        return Raw(self._at_entry("s", array, axis, self.index(step)))
 
     # --------------------------------------------------------------------------------------------- addresses
 
@@ -111,7 +111,7 @@ class MemoryWriter(VectorWriter):
         return Address(flat_offset(indices, strides), None, lanes)
 
     def offset(self, address: Address) -> str:
-        return self.text(address.offset)
+        return self.index(address.offset)
 
     # ------------------------------------------------------------------------------------------------- loads
 
@@ -188,7 +188,7 @@ class MemoryWriter(VectorWriter):
             if mask is None:
                 return self.function("gather", [name, offset])
             return self.function("gather_masked", [name, offset, mask])
-        step = "0" if address.step is None else self.text(address.step)
+        step = "0" if address.step is None else self.index(address.step)
         if mask is not None:
             if step == "1":
                 return self.function("load_masked", [name, offset, mask])
@@ -268,7 +268,7 @@ class MemoryWriter(VectorWriter):
             return f"if {test}:\n{self.function(store, [name, offset, value.text]).text}"
         if address.lanes > 1 and address.step is None:
             return self.function("scatter_masked", [name, offset, value.text, mask or self._all_on(lanes)]).text
-        step = "0" if address.step is None else self.text(address.step)
+        step = "0" if address.step is None else self.index(address.step)
         if step == "1":
             if mask is not None:
                 return self.function("store_masked", [name, offset, value.text, mask]).text
@@ -320,7 +320,7 @@ class MemoryWriter(VectorWriter):
         count = build.constant(size)
         if count is not None and count * element.bytes <= STACK_BYTES and array.name not in self.shared:
             return self.function("stack", [dtype, str(max(count, 1))]).text
-        return self.function("scratch", [self.converted(size, INT64).text, dtype]).text
+        return self.function("scratch", [self.index(size), dtype]).text
 
 
 def _register_arrays(body: Body) -> frozenset[str]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pyschedule.codegen.emitter import Emitter
 from pyschedule.codegen.expressions import (
     ATOM,
     BIT_AND,
@@ -15,6 +14,7 @@ from pyschedule.codegen.expressions import (
     is_vector,
 )
 from pyschedule.codegen.names import Names
+from pyschedule.codegen.wrapping import WrappingWriter
 from pyschedule.ir import build
 from pyschedule.ir.nodes import (
     BinOp,
@@ -45,7 +45,7 @@ class Linear:
     step: Expr
 
 
-class VectorWriter(Emitter):
+class VectorWriter(WrappingWriter):
     """`_active`: the lanes that the expression being written is evaluated for, `None` for all of them."""
 
     def __init__(self, kernel: Kernel, names: Names, used: set[str]) -> None:
@@ -148,7 +148,7 @@ class VectorWriter(Emitter):
 
     def comparison(self, expr: Compare) -> Code:
         if is_vector(expr) and expr.dtype == INT64 and (count := self._lanes_below(expr)) is not None:
-            return self.function("head", [self.text(count), str(lanes_of(expr.type))])
+            return self.function("head", [self.index(count), str(lanes_of(expr.type))])
         return super().comparison(expr)
 
     def _lanes_below(self, expr: Compare) -> Expr | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from pyschedule.codegen.cuda_integers import COMPARISON, EXTREMES, OPERATION, TESTS, Integers, Text, as_ramp, held
-from pyschedule.codegen.cuda_ranges import fits_u32
 from pyschedule.codegen.ptx_names import LIBDEVICE_NAMES, SHORT
+from pyschedule.codegen.ranges import fits_u32
 from pyschedule.errors import InternalError, Unsupported
 from pyschedule.ir.nodes import (
     BinOp,

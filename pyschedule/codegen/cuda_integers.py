@@ -21,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pyschedule.codegen.cuda_ranges import Facts, fits_u32
 from pyschedule.codegen.ptx_names import SHORT
+from pyschedule.codegen.ranges import INT64_RANGE, Facts, fits_u32
 from pyschedule.errors import InternalError
 from pyschedule.ir.nodes import (
     BinOp,
@@ -264,7 +264,13 @@ class Integers(ABC):
         left, right = (self.value(part, INT64) for part in (expr.left, expr.right))
         if expr.op in ("<<", ">>", "//", "%"):
             name = self.use("v" + OPERATION[expr.op])
-            return Text(f"{name}({self.use('i64')}({left.text}), {self.use('i64')}({right.text}))", "i64", True)
+            texts = [
+                part.text if part.kind == "i64" else f"{self.use('i64')}({part.text})" for part in (left, right)
+            ]
+            return Text(f"{name}({', '.join(texts)})", "i64", True)
+        if expr.op in RING and whole == INT64_RANGE:  # it may wrap; Numba's signed operators promise not to
+            left, right = (self.cast(part, "u64") for part in (left, right))
+            return Text(f"{self.use('i64')}({left.operand} {expr.op} {right.operand})", "i64", True)
         return Text(f"{left.operand} {expr.op} {right.operand}", "i64")
 
     def _exact_call(self, expr: Call) -> Text:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from pyschedule.codegen.cuda_integers import Text
-from pyschedule.codegen.cuda_ranges import constant_trip, fits_u32, trip_count
 from pyschedule.codegen.cuda_statements import Context, StatementWriter, is_mapped, shares_work, synchronises
+from pyschedule.codegen.ranges import constant_trip, fits_u32, trip_count
 from pyschedule.errors import Unsupported
 from pyschedule.ir.build import constant
 from pyschedule.ir.nodes import Const, Expr, For, Load, Poll, Store, Var

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyschedule.codegen.cuda_ranges import constant_trip, trip_count
-from pyschedule.ir.build import add, const, constant, mul, sub
+from pyschedule.codegen.ranges import constant_trip, trip_count
+from pyschedule.ir.build import add, const, constant, mul, sub, wrapped
 from pyschedule.ir.nodes import BinOp, Const, Expr, For, Stmt
 from pyschedule.ir.types import INT64, lanes_of
 from pyschedule.ir.visitors import Body, rewrite, rewrite_expr, substitute, variables, written_variables
@@ -73,15 +73,15 @@ def _collected_sum(expr: Expr) -> Expr | None:
 def linear(expr: Expr) -> Expr:
     """An int64 sum with like terms collected, in the order of their first appearance, the constant last."""
     terms: dict[Expr, int] = {}
-    offset = _collect(expr, 1, terms)
+    offset = wrapped(_collect(expr, 1, terms))
     result: Expr | None = None
     negative: list[Expr] = []
     for term, factor in terms.items():
         if factor > 0:
-            part = mul(term, factor)
+            part = mul(term, wrapped(factor))
             result = part if result is None else add(result, part)
         elif factor < 0:
-            negative.append(mul(term, -factor))
+            negative.append(mul(term, wrapped(-factor)))
     total: Expr = const(offset) if result is None else result
     for part in negative:
         total = sub(total, part)

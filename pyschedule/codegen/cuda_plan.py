@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pyschedule.codegen.cuda_host import host_text
 from pyschedule.codegen.cuda_loops import KernelWriter
 from pyschedule.codegen.cuda_program import GRID_LIMIT, NOT_STARTED, ArrayInfo, CudaProgram, Launch, Workspace
-from pyschedule.codegen.cuda_ranges import constant_trip
 from pyschedule.codegen.cuda_statements import Context, is_mapped, reads, shares_work
 from pyschedule.codegen.ptx_names import SHORT
+from pyschedule.codegen.ranges import constant_trip
 from pyschedule.errors import Unsupported
 from pyschedule.ir.build import constant
 from pyschedule.ir.nodes import (

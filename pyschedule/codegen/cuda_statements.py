@@ -18,8 +18,8 @@ from pyschedule.codegen import loop_markers
 from pyschedule.codegen.cuda_integers import Text, held
 from pyschedule.codegen.cuda_memory import Accesses
 from pyschedule.codegen.cuda_program import POLL_NUMBERS, Parameter
-from pyschedule.codegen.cuda_ranges import NARROW_EXTENT, WIDE_EXTENT, Facts
 from pyschedule.codegen.ptx_names import SHORT
+from pyschedule.codegen.ranges import NARROW_EXTENT, WIDE_EXTENT, Facts
 from pyschedule.errors import InternalError, Unsupported
 from pyschedule.ir.build import constant
 from pyschedule.ir.nodes import (

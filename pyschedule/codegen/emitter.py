@@ -123,16 +123,19 @@ class Emitter(ExpressionWriter):
         raise NotImplementedError
 
     def branch(self, stmt: If) -> None:
-        self.line(f"if {self.text(stmt.test)}:", self.place(stmt.loc))
+        self.line(f"if {self.test(stmt)}:", self.place(stmt.loc))
         self.block(stmt.body)
         while len(stmt.orelse) == 1 and isinstance(inner := stmt.orelse[0], If):
             stmt = inner
             with self.inline():
-                self.line(f"elif {self.text(stmt.test)}:", self.place(stmt.loc))
+                self.line(f"elif {self.test(stmt)}:", self.place(stmt.loc))
             self.block(stmt.body)
         if stmt.orelse:
             self.line("else:")
             self.block(stmt.orelse)
+
+    def test(self, stmt: If) -> str:
+        return self.text(stmt.test)
 
     def loop(self, stmt: For) -> None:
         """A loop on this thread."""

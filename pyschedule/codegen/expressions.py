@@ -47,6 +47,9 @@ _BINDING: Final = {
 #: Operators that are functions in the generated text, because Numba's own differ from Python's or NumPy's.
 _FUNCTION_OF: Final = {"//": "floordiv", "%": "mod", "<<": "shift_left", ">>": "shift_right", "**": "power"}
 
+#: The same where the result may need more than 64 bits (see `wrapping`).
+_WRAPPING: Final = {"+": "wrapping_add", "-": "wrapping_subtract", "*": "wrapping_multiply"}
+
 _CALL_NAMES: Final = {"abs": "absolute", "pow": "power"}
 
 _REDUCTION_NAMES: Final = {
@@ -147,6 +150,10 @@ class ExpressionWriter:
             return Code(f"{self.use('convert')}({code.text}, {self.dtype_name(target)})")
         return Code(f"{self.dtype_name(target)}({code.text})")
 
+    def may_wrap(self, expr: BinOp) -> bool:
+        """Whether a sum, difference or product of int64 scalars must not be taken to stay in range."""
+        return False
+
     def function(self, name: str, args: list[str]) -> Code:
         if name == "power" and not self.contract:
             name = "library_power"
@@ -227,9 +234,12 @@ class ExpressionWriter:
         dtype = held(expr.dtype)
         if self.contract and dtype.is_float and expr.op in "+-" and (fused := self.fused(expr, dtype)):
             return fused
-        if expr.op in _FUNCTION_OF:
+        name = _FUNCTION_OF.get(expr.op)
+        if dtype == INT64 and expr.op in _WRAPPING and not is_vector(expr) and self.may_wrap(expr):
+            name = _WRAPPING[expr.op]
+        if name is not None:
             args = [self.converted(part, dtype).text for part in (expr.left, expr.right)]
-            return self.function(_FUNCTION_OF[expr.op], args)
+            return self.function(name, args)
         op = expr.op
         if dtype.kind == "b":
             op = {"+": "|", "*": "&"}.get(op, op)

@@ -126,7 +126,7 @@ class CpuWriter(MemoryWriter):
             return
         self.module.threaded = True
         work, arguments = self.outlined(stmt)
-        start, stop, step = (self.text(part) for part in (stmt.start, stmt.stop, stmt.step))
+        start, stop, step = (self.index(part) for part in (stmt.start, stmt.stop, stmt.step))
         trips = f"len(range({start}, {stop}, {step}))"
         call = f"{self.use('on_threads')}({work}, {trips}, ({', '.join([start, trips, step, *arguments])}))"
         raises = outline.raises(stmt.body)
@@ -184,6 +184,7 @@ class CpuWriter(MemoryWriter):
         piece, pieces, start, trips, step, first, last = names
         self.line(f"{first} = {start} + {trips} * {piece} // {pieces} * {step}")
         self.line(f"{last} = {start} + {trips} * ({piece} + 1) // {pieces} * {step}")
+        self.enter(stmt)
         header = f"for {self.variable(stmt.var)} in range({first}, {last}, {step}):"
         self.line(header, self.place(stmt.loc, f"loop {stmt.label}"))
         self.looped(stmt.body, stmt.unroll)

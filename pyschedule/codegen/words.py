@@ -7,6 +7,7 @@ from typing import Final
 _NUMBA: Final = "njit get_num_threads boolean int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64"
 
 _SIMD: Final = """
+    wrapping_add wrapping_multiply wrapping_subtract
     absolute convert floordiv fma library_power maximum minimum mod muladd pmax pmin power select shift_left
     shift_right
     reduce_add reduce_and reduce_maximum reduce_minimum reduce_multiply reduce_or reduce_pmax reduce_pmin reduce_xor

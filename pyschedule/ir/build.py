@@ -30,9 +30,14 @@ def _is_int64(expr: Expr, *operators: str) -> TypeGuard[BinOp]:
     return isinstance(expr, BinOp) and expr.op in operators and expr.dtype.name == "int64"
 
 
+def wrapped(value: int) -> int:
+    """The number that stands for `value` in int64 arithmetic."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
 def _wrapped(value: int) -> Const:
     """A folded constant, wrapped as the operation would have."""
-    return const((value + (1 << 63)) % (1 << 64) - (1 << 63))
+    return const(wrapped(value))
 
 
 def _as_expr(value: Expr | int) -> Expr:

@@ -8,6 +8,7 @@ import pytest
 
 from pyschedule import tile, unroll, vectorize
 from tests.contract.oracle import BFLOAT16, HALF, RNG, numbers, same
+from tests.support import call, on_every_target
 
 WIDTHS = (1, 13)
 
@@ -313,3 +314,60 @@ def test_constants_of_the_module_keep_their_types():
     for dtype in ("float32", "float64"):
         kernel = tile(i=4, strict_math=True)(vectorize("i", 2)(of_constants))
         same(kernel, numbers(dtype, 13), np.zeros(13, dtype))
+
+
+def past_the_end(x, y, w, o):
+    for i in range(x.shape[0]):
+        if (x[i] * 3) % 3 == 1:
+            o[i] = 1
+        if x[i] + 1 < x[i]:
+            o[i] += 10
+        if (x[i] * 5) // 5 == x[i]:
+            o[i] += 100
+        if x[i] - y[i] > 0:
+            o[i] += 1000
+        if x[i] - -3 < x[i]:
+            o[i] += 10000
+        if x[i] * w > 0:
+            o[i] += 100000
+        t = y[i] - w
+        if t + w == y[i] and t < y[i]:
+            o[i] += 1000000
+
+
+@pytest.mark.parametrize("decorate", [unroll("i", 3), vectorize("i", 4), tile(i=4)])
+@on_every_target
+def test_results_of_64_bits_wrap_and_no_compiler_takes_it_that_they_do_not(decorate, target):
+    ends = [2**62 + 1, 2**63 - 1, 3, 2**62, -(2**63), -(2**63) + 1, -1, 0, -(2**62) - 1, 2**61]
+    x = np.array(ends, np.int64)
+    for w in (1, -5, 2**62, -(2**63)):
+        for y in (x[::-1].copy(), np.roll(x, 3)):
+            found, expected = np.zeros(10, np.int64), np.zeros(10, np.int64)
+            with np.errstate(all="ignore"):
+                past_the_end(x, y, np.int64(w), expected)
+            call(decorate(past_the_end), x, y, w, found, target=target)
+            assert found.tolist() == expected.tolist()
+
+
+@on_every_target
+def test_a_number_from_outside_wraps_too(target):
+    def scrambled(seed, o):
+        for i in range(o.shape[0]):
+            o[i] = ((seed + i) * 6364136223846793005 + 1442695040888963407) >> 33
+
+    seed, found, expected = 2**61 + 12345, np.zeros(7, np.int64), np.zeros(7, np.int64)
+    with np.errstate(all="ignore"):
+        scrambled(np.int64(seed), expected)
+    call(unroll("i", 2)(scrambled), seed, found, target=target)
+    assert found.tolist() == expected.tolist()
+
+
+def test_the_compiler_of_a_gpu_does_not_decide_what_wraps():
+    @tile(i=64)
+    def last(x, o):
+        for i in range(x.shape[0]):
+            if x[i] + 1 < x[i]:
+                o[i] = 1
+
+    x = np.zeros(5, np.int64)
+    assert "st.global" in last.lower(x, x, target="cuda:sm_80").ptx()  # and has not been found to be unreachable

@@ -26,6 +26,9 @@ from pyschedule.codegen.simd.arithmetic import (
     select,
     shift_left,
     shift_right,
+    wrapping_add,
+    wrapping_multiply,
+    wrapping_subtract,
 )
 from pyschedule.codegen.simd.functions import (
     acos,
@@ -185,4 +188,7 @@ __all__ = [
     "trunc",
     "unroll_by",
     "unroll_fully",
+    "wrapping_add",
+    "wrapping_multiply",
+    "wrapping_subtract",
 ]

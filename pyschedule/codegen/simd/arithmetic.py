@@ -247,6 +247,8 @@ mod = _binary(_mod)
 shift_left = _binary(lambda builder, element, x, y: _shift(builder, element, x, y, True))
 shift_right = _binary(lambda builder, element, x, y: _shift(builder, element, x, y, False))
 absolute = _unary(magnitude)
+#: Integers that wrap: Numba's operators promise LLVM that they do not.
+wrapping_add, wrapping_subtract, wrapping_multiply = _binary(add), _binary(subtract), _binary(multiply)
 
 
 def _pmin(builder: Any, element: Any, x: Any, y: Any) -> Any:

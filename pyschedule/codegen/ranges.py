@@ -1,4 +1,4 @@
-"""Facts about int64 expressions that decide how CUDA code computes them: an interval, and a divisor.
+"""Facts about int64 expressions that decide how code computes them: an interval, and a divisor.
 
 Intervals are sound, not tight: `Facts.interval` contains every value that the expression can take, so that
 whatever is computed in 32 unsigned bits on its say-so is exact.
