@@ -10,10 +10,9 @@ import dataclasses
 
 from pyschedule.ir.nodes import Barrier, For, Load, Location, Poll, Stmt, Store, While
 from pyschedule.ir.printer import headline
-from pyschedule.ir.visitors import bodies, children, variables, walk, walk_expr, written_variables
+from pyschedule.ir.visitors import bodies, children, may_break, variables, walk, walk_expr, written_variables
 from pyschedule.schedule.log import Record, skipped
 from pyschedule.transforms.nest import Body, replace_statement
-from pyschedule.transforms.strips import is_left
 
 
 def leave_together(body: Body, loc: Location | None) -> tuple[Body, list[Record]]:
@@ -85,7 +84,7 @@ def _obstacle(path: tuple[Stmt, ...], own: set[str]) -> tuple[str, Location | No
             return "its turns may differ from thread to thread", loc
         if _reads(stmt, own) or any(isinstance(part, Load) for top in children(stmt) for part in walk_expr(top)):
             return f"`{_head(stmt)}` may differ from thread to thread", loc
-        if isinstance(stmt, For) and is_left(stmt.body):
+        if isinstance(stmt, For) and may_break(stmt.body):
             return f"some threads may leave `{_head(stmt)}` early", loc
     return "", None
 

@@ -76,6 +76,16 @@ def uncounted(loop: While) -> str:
     return f"loop '{loop.source}' is a while loop whose trip count is not known on entry{why}"
 
 
+def trip_count(loop: For) -> Expr:
+    """The number of iterations as an expression, for a step of either sign, constant or not."""
+    stride = build.constant(loop.step)
+    if stride is None:  # ceil(a / b) is -(-a // b)
+        behind = build.floordiv(build.sub(loop.start, loop.stop), loop.step)
+        return build.maximum(build.sub(0, behind), 0)
+    span = build.sub(loop.stop, loop.start) if stride > 0 else build.sub(loop.start, loop.stop)
+    return build.maximum(build.ceildiv(span, abs(stride)), 0)
+
+
 def runners(loop: For) -> str:
     """What runs the iterations of a loop, in words."""
     return "the cores" if loop.mapping == "parallel" else loop.mapping

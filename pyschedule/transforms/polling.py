@@ -87,7 +87,7 @@ def poll(kernel: Kernel, requests: tuple[Request, ...], target: Target) -> tuple
     if not requests:
         return kernel, []
     request = requests[0]  # there is one: `resolve` refuses a second
-    placing = _Placing(kernel, request.every)
+    placing = _Placing(kernel, request.every, last_apart=target.copies)
     body = placing.body(kernel.body, ())
     records: list[Record] = []
     if target.thread_mapping:
@@ -109,8 +109,9 @@ def poll(kernel: Kernel, requests: tuple[Request, ...], target: Target) -> tuple
 class _Placing:
     """Goes through a body from the outside in, and puts the checks where they are needed."""
 
-    def __init__(self, kernel: Kernel, every: int) -> None:
+    def __init__(self, kernel: Kernel, every: int, *, last_apart: bool) -> None:
         self.every = every
+        self.last_apart = last_apart
         self.names = Names(kernel)
         self.notes: list[str] = []
         self.straight = _straight(kernel)
@@ -180,7 +181,7 @@ class _Placing:
         def check(at: Expr) -> Poll:
             return self.check(loop, around, at, after)
 
-        made, length = strips.cut(loop, size, check, _counting(around), self.names)
+        made, length = strips.cut(loop, size, check, _counting(around), self.names, last_apart=self.last_apart)
         if length > 1:
             self.notes.append(f"loop '{_label(loop)}' in strips of {length}")
         return made

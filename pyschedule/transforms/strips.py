@@ -28,13 +28,19 @@ from pyschedule.ir.nodes import (
     Stmt,
     UnaryOp,
     Var,
+    While,
 )
 from pyschedule.ir.types import BOOL, INT64
-from pyschedule.ir.visitors import variables, walk_expr, written_variables
-from pyschedule.transforms.nest import Body, Names, clip, map_bodies
+from pyschedule.ir.visitors import contains, may_break, substitute, variables, walk_expr, written_variables
+from pyschedule.transforms.copies import renamed_counters
+from pyschedule.transforms.nest import Body, Names, clip, map_bodies, trip_count
+from pyschedule.transforms.nest import before as before_end
+from pyschedule.transforms.unroll_limits import operations
 
 #: No extent is larger: no address has more bits.
 _LARGEST_EXTENT: Final = 1 << 47
+#: So many operations make a small body.
+_SMALL: Final = 64
 #: Sums of two numbers below this are int64.
 _FAR: Final = 1 << 61
 
@@ -43,7 +49,7 @@ Before = Callable[[Expr], Stmt]
 
 
 def cut(
-    loop: For, size: int, before: Before, around: tuple[For, ...], names: Names
+    loop: For, size: int, before: Before, around: tuple[For, ...], names: Names, *, last_apart: bool
 ) -> tuple[tuple[Stmt, ...], int]:
     """The loop in strips of about `size` iterations, and how many they have; with 1, no loop is added.
 
@@ -53,7 +59,8 @@ def cut(
                                                       y[k] = x[k]
 
     Where the trip count is a constant, `size` becomes one that divides it, if there is one near.  A step that is
-    known only at run time makes the outer loop count iterations.
+    known only at run time makes the outer loop count iterations.  With `last_apart` the last strip of a small loop,
+    if it is shorter, stands behind the others: compilers make a better loop of those of a constant length.
     """
     step, trips = build.constant(loop.step), static_trip(loop)
     if step is not None:
@@ -68,7 +75,10 @@ def cut(
     span, end = step * size, loop.stop
     stop = build.add(outer, span)
     if trips is None or trips % size:
-        if max(_magnitude(loop.start, around), _magnitude(end, around)) < _FAR:
+        near = max(_magnitude(loop.start, around), _magnitude(end, around)) < _FAR
+        if near and last_apart and _is_small(loop):
+            return (*settling, *_last_apart(loop, size, before, outer, names)), size
+        if near:
             stop = clip(stop, end, step)
         else:  # the end of the last strip may be no int64
             left = build.sub(end, outer) if step > 0 else build.sub(outer, end)
@@ -77,6 +87,42 @@ def cut(
         *settling,
         _nest(loop, size, before, outer, loop.start, end, build.const(span), outer, stop, names),
     ), size
+
+
+def _is_small(loop: For) -> bool:
+    """Whether a second copy of the body costs nothing to speak of, and the ends of strips do."""
+    inner = contains(loop.body, For, While)
+    return loop.mapping == "serial" and not inner and operations(loop.body) <= _SMALL
+
+
+def _last_apart(loop: For, size: int, before: Before, outer: Var, names: Names) -> Body:
+    """Strips of `size` iterations, and one behind them of what is left.
+
+    for k in range(n):                    for k_p in range(0, n // 4096 * 4096, 4096):
+        y[k] = x[k]              ->           before(k_p)
+                                              for k in range(k_p, k_p + 4096):
+                                                  y[k] = x[k]
+                                          if n // 4096 * 4096 < n:
+                                              before(n // 4096 * 4096)
+                                              for k_q in range(n // 4096 * 4096, n):
+                                                  y[k_q] = x[k_q]
+    """
+    step = build.constant(loop.step) or 1
+    whole = build.mul(build.floordiv(trip_count(loop), size), size)
+    middle = build.add(loop.start, build.mul(whole, step))
+    last = names.fresh(f"{loop.var}_q")
+    body = renamed_counters(substitute(loop.body, {loop.var: Var(last)}), names)
+    rest = dataclasses.replace(loop, var=last, start=middle, body=body, max_trip=size - 1)
+    test = before_end(middle, loop.stop, step)
+    strip = build.add(outer, step * size)
+    nest = _nest(loop, size, before, outer, loop.start, middle, build.const(step * size), outer, strip, names)
+    if not may_break(loop.body):
+        return (nest, If(test, (before(middle), rest)))
+    left = names.fresh(f"{loop.var}_gone")
+    note = Assign(left, build.TRUE, BOOL)
+    nest = dataclasses.replace(nest, body=_before_breaks(nest.body, note))
+    stayed = build.both(UnaryOp("not", Var(left, BOOL)), test)
+    return (Assign(left, build.FALSE, BOOL), nest, If(stayed, (before(middle), rest)))
 
 
 def _by_number(loop: For, size: int, before: Before, number: Var, names: Names) -> Body:
@@ -177,17 +223,9 @@ def _magnitude(expr: Expr, around: tuple[For, ...]) -> int:
 # ------------------------------------------------------------------------------------------------- breaks
 
 
-def is_left(body: Body) -> bool:
-    """Whether a `break` in a body leaves the loop that the body belongs to."""
-    return any(
-        isinstance(stmt, Break) or (isinstance(stmt, If) and (is_left(stmt.body) or is_left(stmt.orelse)))
-        for stmt in body
-    )
-
-
 def _left_together(inner: For, names: Names) -> Body:
     """The inner loop; where a `break` leaves it, the loop of strips around it is left too."""
-    if not is_left(inner.body):
+    if not may_break(inner.body):
         return (inner,)
     left = Var(names.fresh(f"{inner.var}_left"), BOOL)
     note = Assign(left.name, build.TRUE, BOOL)
@@ -204,7 +242,7 @@ def _before_breaks(body: Body, note: Stmt) -> Body:
         if isinstance(stmt, Break):
             result += [note, stmt]
         elif isinstance(stmt, If):
-            result.append(map_bodies(stmt, lambda part: _before_breaks(part, note) if is_left(part) else part))
+            result.append(map_bodies(stmt, lambda part: _before_breaks(part, note) if may_break(part) else part))
         else:
             result.append(stmt)
     return tuple(result)

@@ -65,7 +65,10 @@ def not_taken(requests: list[Request], directive: Unroll, taken: set[tuple[str, 
 def without_loops(directive: Unroll, count: int) -> Record:
     loops = f"{count or 'no'} loop{'' if count == 1 else 's'}"
     surplus = list(directive.factors[: len(directive.factors) - count])
-    summary = f"factors={list(directive.factors)}: {loops} can take them, so that {surplus} have none"
+    summary = (
+        f"factors={list(directive.factors)}: {loops} can take them, so that {surplus} have none; a loop that a "
+        "reduction runs over is unrolled by its name, as in unroll('k', 4)"
+    )
     return skipped("Unroll", summary, directive.loc)
 
 

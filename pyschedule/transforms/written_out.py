@@ -24,7 +24,7 @@ from pyschedule.ir.types import BOOL, INT64
 from pyschedule.ir.visitors import may_break, substitute, variables, walk_expr, written_variables
 from pyschedule.transforms.copies import renamed_buffers, renamed_counters, renamed_scalars
 from pyschedule.transforms.jamming import jammed
-from pyschedule.transforms.nest import Body, Names
+from pyschedule.transforms.nest import Body, Names, trip_count
 from pyschedule.transforms.simplify import simplify
 
 
@@ -52,7 +52,7 @@ def in_part(loop: For, copies: int, names: Names, private: frozenset[str] | None
     stride = build.constant(loop.step)
     if stride is not None and abs(stride) * copies >= 1 << 62:
         raise Unsupported(f"{copies} steps of {stride} exceed 64 bits; a smaller factor may do", loop.loc)
-    whole = build.mul(build.floordiv(_trips(loop), copies), copies)
+    whole = build.mul(build.floordiv(trip_count(loop), copies), copies)
     end = build.add(loop.start, build.mul(whole, loop.step))
     main = dataclasses.replace(
         loop,
@@ -74,16 +74,6 @@ def in_part(loop: For, copies: int, names: Names, private: frozenset[str] | None
 
 def _value(first: Expr, place: int, step: Expr) -> Expr:
     return build.add(first, build.mul(step, place))
-
-
-def _trips(loop: For) -> Expr:
-    """The trip count, for any step of either sign: `ceil(a / b)` is `-(-a // b)`."""
-    stride = build.constant(loop.step)
-    if stride is None:
-        behind = build.floordiv(build.sub(loop.start, loop.stop), loop.step)
-        return build.maximum(build.sub(0, behind), 0)
-    span = build.sub(loop.stop, loop.start) if stride > 0 else build.sub(loop.start, loop.stop)
-    return build.maximum(build.ceildiv(span, abs(stride)), 0)
 
 
 def _with_lasting_bounds(loop: For, names: Names) -> tuple[Body, For]:
