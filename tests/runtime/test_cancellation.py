@@ -399,7 +399,7 @@ def test_the_child_of_a_fork_is_interrupted_by_itself(tmp_path):
     try:
         decay(x, 10**14)
     except KeyboardInterrupt:
-        os.write(1, b"interrupted\n")
+        os.write(1, b"interrupted\\n")
         if child == 0:
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
