@@ -95,6 +95,7 @@ def vectorize(
     target: str | None = None,
     strict: bool = False,
     strict_math: bool = False,
+    **loops: Any,
 ) -> Any:
     """Maps the innermost piece of a loop to SIMD lanes: after `vectorize("j", width=8)`
 
@@ -108,6 +109,7 @@ def vectorize(
     Raises `ScheduleError` for a width that is not a positive integer, or a loop that is not there.
     """
     loc = _place()
+    _by_position(loops, "vectorize", loc)
     if callable(loop):  # written without parentheses
         return _decorator(Vectorize(loc=loc))(loop)
     return _decorator(
@@ -128,6 +130,7 @@ def unroll(
     target: str | None = None,
     strict: bool = False,
     strict_math: bool = False,
+    **loops: Any,
 ) -> Any:
     """Unrolls a loop: `unroll("i", 4)` makes of
 
@@ -141,6 +144,7 @@ def unroll(
     Raises `ScheduleError` for a factor that is not a positive integer, or a loop that is not there.
     """
     loc = _place()
+    _by_position(loops, "unroll", loc)
     if callable(loop):  # written without parentheses
         return _decorator(Unroll(loc=loc))(loop)
     if factors is not None and (loop is not None or factor is not None):
@@ -228,6 +232,16 @@ def _common(target: Any, strict: Any, strict_math: Any, loc: Location) -> dict[s
         if not isinstance(value, bool):
             raise ScheduleError(f"{name} must be True or False, not {value!r}", loc)
     return {"target": target, "strict": strict, "strict_math": strict_math, "loc": loc}
+
+
+def _by_position(loops: dict[str, Any], what: str, loc: Location) -> None:
+    """Only `tile` takes its loops as keywords."""
+    for name, value in loops.items():
+        raise ScheduleError(
+            f"{what}: {name}={value!r} is no argument; a loop is named by a string, "
+            f"as in {what}('{name}', {value!r})",
+            loc,
+        )
 
 
 def _loop_name(loop: Any, what: str, loc: Location) -> str | None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyschedule.frontend import surface
+from pyschedule.frontend import surface, trips
 from pyschedule.frontend.flow import Liveness
 from pyschedule.frontend.parser import Parsed
 from pyschedule.frontend.promotion import held
 from pyschedule.frontend.results import Check
-from pyschedule.frontend.trips import constant_step, final_value, meets, never_wraps
 from pyschedule.frontend.values import ArrayInfo, Typed, ValueReader, coerce
 from pyschedule.ir import build
 from pyschedule.ir.build import ONE, ZERO
@@ -334,6 +333,16 @@ class Emitter(ValueReader):
             test = build.compare("!=", step, 0)
             self._checks.append(Check(test, f"{self._parsed.name}(): the step of 'range' is zero", stmt.loc))
 
+    def _check_distance(self, start: Expr, stop: Expr, stmt: surface.Loop | surface.Repeat) -> None:
+        span = trips.distance(start, stop)
+        if span is None or not variables(span) <= self.params.keys() or not self._is_settled(span):
+            return
+        what = "the bounds of a loop are 2**63 or more apart"
+        if not variables(span):
+            raise self.refusal(stmt.loc, what, "bounds that are nearer")
+        message = f"{self._parsed.name}(): {what}"
+        self._checks.append(Check(trips.is_countable(span), message, stmt.loc))
+
     def _for(
         self, var: str, start: Expr, stop: Expr, step: Expr, body: Body, stmt: surface.Loop | surface.Repeat
     ) -> list[Stmt]:
@@ -341,6 +350,7 @@ class Emitter(ValueReader):
 
         Python evaluates them once, and so does a `For`; but the pieces of a loop that is split ask again.
         """
+        self._check_distance(start, stop, stmt)
         before: list[Stmt] = []
         variables_changed, arrays_changed = written_variables(body), written_arrays(body)
         bounds: list[Expr] = []
@@ -353,7 +363,7 @@ class Emitter(ValueReader):
             else:
                 bounds.append(bound)
         first, last, by = map(build.constant, bounds)
-        trip = None if first is None or last is None or not by else len(range(first, last, by))
+        trip = None if first is None or last is None or not by else max(0, -((first - last) // by))
         start, stop, step = bounds
         return [*before, For(var, start, stop, step, body, stmt.source, stmt.ordinal, max_trip=trip, loc=stmt.loc)]
 
@@ -390,16 +400,16 @@ class Emitter(ValueReader):
             raise TypeError("this is no counted loop")
         value, type_ = self.value(increment.value)
         self.types[name] = self.joins.join(name, self.types[name], type_, value, True)
-        step, type_ = constant_step(increment), held(self.types[name])
+        step, type_ = trips.constant_step(increment), held(self.types[name])
         local = Var(self.locals[name], type_)
         start = coerce(self._known.get(name, local), INT64)
         bound, bound_type = self.value(test.right)
         stop = coerce(bound, INT64)
         text = self.source.text(surface.place_of(test)) or "its test"
-        if type_ != INT64 and not never_wraps(type_, test.op, step, bound, bound_type):
+        if type_ != INT64 and not trips.never_wraps(type_, test.op, step, bound, bound_type):
             why = f"counter '{name}' is of type {type_.name}, which may wrap before `{text}` ends the loop"
             return f"{why}; start it from 'int(...)'"
-        if test.op == "!=" and not meets(start, stop, step):
+        if test.op == "!=" and not trips.meets(start, stop, step):
             return f"`{text}` may step over its bound, as far as is known; write '<' or '>' for '!='"
         if test.op in ("<=", ">="):
             stop = build.add(stop, 1 if step > 0 else -1)
@@ -409,7 +419,7 @@ class Emitter(ValueReader):
         body = self._inside(stmt.body[:-1], {name: coerce(Var(var), type_)})
 
         def last() -> Stmt:
-            return Assign(local.name, coerce(final_value(start, stop, step), type_), type_, loc=stmt.loc)
+            return Assign(local.name, coerce(trips.final_value(start, stop, step), type_), type_, loc=stmt.loc)
 
         lives = name in self._live.after[id(stmt)]
         if not lives or local.name not in written_variables(body):

@@ -26,7 +26,7 @@ Names = frozenset[str]
 def always_runs(loop: Loop) -> bool:
     """Whether constants show that the loop has an iteration."""
     bounds = [part.value for part in (loop.start, loop.stop, loop.step) if isinstance(part, Number)]
-    return len(bounds) == 3 and bounds[2] != 0 and len(range(*map(int, bounds))) > 0
+    return len(bounds) == 3 and bounds[2] != 0 and bool(range(*map(int, bounds)))
 
 
 def is_endless(loop: Repeat) -> bool:

@@ -349,9 +349,10 @@ def _while_counter(node: ast.While) -> str:
         if isinstance(item, ast.Assign) and isinstance(item.value, ast.BinOp):
             names = {part.id for part in ast.walk(item.value) if isinstance(part, ast.Name)}
             changed |= {target.id for target in item.targets if isinstance(target, ast.Name) and target.id in names}
-    test, first = node.test, node.body[0]
-    if isinstance(test, ast.Constant) and isinstance(first, ast.If) and isinstance(first.body[0], ast.Break):
-        test = first.test
+    test = node.test
+    if isinstance(test, ast.Constant):
+        tests = [item for item in node.body if isinstance(item, ast.If) and isinstance(item.body[0], ast.Break)]
+        test = tests[0].test if tests else test
     if isinstance(test, ast.Name):
         return test.id if test.id in changed else ""
     sides = [

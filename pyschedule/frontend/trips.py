@@ -1,14 +1,21 @@
-"""Where counted `while` loops end: what they leave in their counter, and whether `!=` meets its bound."""
+"""Where loops end: what a counted `while` leaves in its counter, whether `!=` meets its bound, and whether bounds
+are too far apart for a count of 64 bits."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import numpy as np
 
 from pyschedule.frontend import surface
 from pyschedule.frontend.promotion import held
 from pyschedule.ir import build
-from pyschedule.ir.nodes import BinOp, Dim, Expr
-from pyschedule.ir.types import Scalar
+from pyschedule.ir.nodes import BinOp, Compare, Dim, Expr
+from pyschedule.ir.types import INT64, Scalar
+from pyschedule.ir.visitors import variables
+
+_INT64: Final = (-(1 << 63), (1 << 63) - 1)
+_FAR: Final = 1 << 61
 
 
 def constant_step(increment: surface.SetName) -> int:
@@ -37,6 +44,27 @@ def meets(start: Expr, stop: Expr, step: int) -> bool:
     if first is not None and last is not None:
         return (last - first) % step == 0 and (last - first) * step >= 0
     return abs(step) == 1 and _is_size(build.sub(stop, start) if step > 0 else build.sub(start, stop))
+
+
+def distance(start: Expr, stop: Expr) -> Expr | None:
+    """`stop - start` where that may be no int64, which loops count in; else `None`."""
+    (low, high), (least, most) = _range(start), _range(stop)
+    fits = least - high >= _INT64[0] and most - low <= _INT64[1]
+    return None if fits else BinOp("-", stop, start, INT64)
+
+
+def is_countable(span: Expr) -> Expr:
+    """The test, for a host that computes without wrapping, that a distance is an int64."""
+    above = Compare(">=", span, build.const(_INT64[0]), INT64)
+    return build.both(above, Compare("<=", span, build.const(_INT64[1]), INT64))
+
+
+def _range(bound: Expr) -> tuple[int, int]:
+    """What a bound can be: extents, and what is made of them, are far from the ends of int64."""
+    value = build.constant(bound)
+    if value is not None:
+        return value, value
+    return _INT64 if variables(bound) else (-_FAR, _FAR)
 
 
 def never_wraps(counter: Scalar, op: str, step: int, bound: Expr, bound_type: Scalar) -> bool:

@@ -75,7 +75,7 @@ class Control:
         if not 1 <= number <= len(self.places):
             return "before its loops"
         if self._shared:
-            place = self.places[number - 1][-1].partition(" of ")[0]
+            place = self.places[number - 1][-1].partition(" of ")[0].partition(" down to ")[0]
             return f"in {place.format(value)} in one of its threads"
         values = iter(int(word) for word in self.words[_HEAD:])
         told = [place.format(*(next(values) for _ in range(_gaps(place)))) for place in self.places[number - 1]]
@@ -185,13 +185,13 @@ class Calls:
 
 
 def checked_timeout(timeout: Any) -> float | None:
-    """A timeout in seconds; `ValueError` for what is no positive number."""
+    """A timeout in seconds, as long as threads can wait at most; `ValueError` for what is no positive number."""
     if timeout is None:
         return None
     number = isinstance(timeout, (int, float, np.integer, np.floating)) and not isinstance(timeout, bool)
     if not number or not timeout > 0 or not math.isfinite(timeout):
         raise ValueError(f"timeout must be a positive number of seconds or None, not {timeout!r}")
-    return float(timeout)
+    return min(float(timeout), threading.TIMEOUT_MAX)
 
 
 # -------------------------------------------------------------------------------------------------- waiting

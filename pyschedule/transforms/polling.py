@@ -54,10 +54,8 @@ from pyschedule.ir.nodes import (
 from pyschedule.ir.types import INT64
 from pyschedule.ir.visitors import (
     Loops,
-    arrays,
     bodies,
     contains,
-    expressions,
     loops,
     read_arrays,
     read_variables,
@@ -73,6 +71,7 @@ from pyschedule.schedule.targets import Target
 from pyschedule.transforms import meeting, strips
 from pyschedule.transforms.copies import renamed_counters
 from pyschedule.transforms.nest import Body, Names, map_bodies, replace_statement, tile_form, with_body
+from pyschedule.transforms.registers import loops_over_registers
 
 #: Strips of a loop that threads share are at most about this many innermost iterations long, so that there are
 #: strips enough to share.
@@ -87,7 +86,7 @@ def poll(kernel: Kernel, requests: tuple[Request, ...], target: Target) -> tuple
     if not requests:
         return kernel, []
     request = requests[0]  # there is one: `resolve` refuses a second
-    placing = _Placing(kernel, request.every, last_apart=target.copies)
+    placing = _Placing(kernel, request.every, target)
     body = placing.body(kernel.body, ())
     records: list[Record] = []
     if target.thread_mapping:
@@ -96,7 +95,8 @@ def poll(kernel: Kernel, requests: tuple[Request, ...], target: Target) -> tuple
     polled = with_body(kernel, body)
     every = f"every={request.every}"
     if contains(body, Poll):
-        return polled, [Record("Poll", "Applied", every, tuple(placing.notes), request.loc), *records]
+        notes = tuple(dict.fromkeys(placing.notes))
+        return polled, [Record("Poll", "Applied", every, notes, request.loc), *records]
     if not records:
         reason = f"{every}: no loop runs longer than that"
         records = [Record("Poll", "Applied", reason, (), request.loc)]
@@ -109,12 +109,12 @@ def poll(kernel: Kernel, requests: tuple[Request, ...], target: Target) -> tuple
 class _Placing:
     """Goes through a body from the outside in, and puts the checks where they are needed."""
 
-    def __init__(self, kernel: Kernel, every: int, *, last_apart: bool) -> None:
+    def __init__(self, kernel: Kernel, every: int, target: Target) -> None:
         self.every = every
-        self.last_apart = last_apart
+        self.last_apart = target.copies
         self.names = Names(kernel)
         self.notes: list[str] = []
-        self.straight = _straight(kernel)
+        self.straight = _straight(kernel, target.vector_registers)
 
     def body(self, body: Body, around: Loops, after: Body = ()) -> Body:
         """The body with checks.  `after`: the stores behind the loops around that put back what registers keep."""
@@ -137,8 +137,11 @@ class _Placing:
         inner = self.iterations(loop.body, (*around, loop))
         if trips is not None and inner is not None and trips * max(1, inner) <= self.every:
             return (loop,)
-        if loop.mapping == "cooperative" or loop.var in self.straight:
+        if loop.mapping == "cooperative":
             return (loop,)
+        if loop.var in self.straight:  # what is in it may be long
+            body = self.body(loop.body, (*around, loop), after)
+            return (loop if body is loop.body else dataclasses.replace(loop, body=body),)
         if inner is not None and inner <= self.every and loop.mapping in ("serial", "parallel"):
             return self.strips(loop, self.every // max(1, inner), around, after)
         body = self.body(loop.body, (*around, loop), after if loop.mapping == "serial" else ())
@@ -203,7 +206,8 @@ class _Placing:
             known = known and not variables(item.stop) & (
                 written_variables(item.body) | written_variables(loop.body)
             )
-            places.append(f"loop '{_label(item)}' at {{}}" + (" of {}" if known else ""))
+            to = " down to {}" if (build.constant(item.step) or 1) < 0 else " of {}"
+            places.append(f"loop '{_label(item)}' at {{}}" + (to if known else ""))
             values += [item.stop] if known else []
         return Poll(0, tuple(places), tuple(values), renamed_counters(after, self.names))
 
@@ -241,21 +245,16 @@ def _share(loop: For, around: tuple[For, ...]) -> int | None:
     return trips
 
 
-def _straight(kernel: Kernel) -> frozenset[str]:
-    """The counters of loops that are straight-line code in the end: those that are unrolled in full, by request or
-    because they count through an array of registers."""
-    registers = {array.name for array in arrays(kernel).values() if array.space == "register"}
-    found: set[str] = set()
-    for loop in loops(kernel.body):
-        accesses: list[Load | Store] = [part for part in expressions(loop.body) if isinstance(part, Load)]
-        accesses += [stmt for stmt in walk(loop.body) if isinstance(stmt, Store)]
-        through = any(
-            access.array in registers and any(loop.var in variables(index) for index in access.indices)
-            for access in accesses
-        )
-        if loop.unroll == -1 or (through and loop.mapping == "serial" and static_trip(loop) is not None):
-            found.add(loop.var)
-    return frozenset(found)
+def _straight(kernel: Kernel, registers: int) -> frozenset[str]:
+    """The counters of loops that are straight-line code in the end: those that the compiler unrolls in full, by
+    request or because they count through an array of registers."""
+    through = loops_over_registers(kernel.body, registers)
+    return frozenset(
+        loop.var
+        for loop in loops(kernel.body)
+        if loop.unroll == -1
+        or (loop.unroll != 1 and loop.var in through and loop.mapping == "serial" and static_trip(loop) is not None)
+    )
 
 
 def _unpolled(body: Body) -> Body:

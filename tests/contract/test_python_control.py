@@ -477,3 +477,63 @@ def test_a_window_that_starts_before_its_array_is_staged_from_where_that_begins(
     assert "staged x" in inspect_loop_transforms(kernel, x, x)
     assert "x_b >= 0" in inspect_loop_transforms(kernel, x, x)
     same(kernel, x, np.zeros(13))
+
+
+FAR = 2**63 - 1
+
+
+@unroll("i", 2)
+def until_three(start):
+    n = 0
+    for i in range(start, FAR):
+        if i == 3:
+            break
+        n += 1
+    return n
+
+
+@unroll("i", 2)
+def until_three_by_while(start):
+    n = 0
+    i = start
+    while i < FAR:
+        if i == 3:
+            break
+        n += 1
+        i += 1
+    return n
+
+
+@unroll("i", 2)
+def down_to_minus_three(start, stop):
+    n = 0
+    for i in range(start, stop, -1):
+        if i == -3:
+            break
+        n += 1
+    return n
+
+
+def test_bounds_too_far_apart_for_a_count_of_64_bits_are_refused():
+    for kernel in (until_three, until_three_by_while):
+        assert kernel(0) == 3 and kernel(2) == 1
+        with pytest.raises(ValueError, match="bounds of a loop are 2\\*\\*63 or more apart"):
+            kernel(-2)
+    assert down_to_minus_three(2, -10) == 5
+    assert down_to_minus_three(0, -FAR) == 3
+    with pytest.raises(ValueError, match="apart"):
+        down_to_minus_three(2, -FAR)
+    with pytest.raises(ValueError, match="apart"):
+        down_to_minus_three(-FAR, 5)  # no iteration, where the distance does not wrap
+
+
+def test_constant_bounds_too_far_apart_are_refused_too():
+    @unroll("i", 2)
+    def endless(x):
+        for i in range(-5, FAR):
+            if i == 3:
+                break
+            x[0] += 1
+
+    with pytest.raises(ValueError, match="2\\*\\*63 or more apart"):
+        endless(np.zeros(1))

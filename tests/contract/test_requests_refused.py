@@ -179,3 +179,11 @@ def test_what_was_skipped_leaves_the_result_right():
     with pytest.warns(ScheduleWarning):
         kernel(a)
     np.testing.assert_array_equal(a, np.cumsum(np.arange(37, dtype=np.float32)))
+
+
+@pytest.mark.parametrize("decorator", [unroll, vectorize])
+def test_a_loop_as_a_keyword_is_told_how_loops_are_named(decorator):
+    with pytest.raises(
+        ScheduleError, match=rf"{decorator.__name__}: i=4 is no argument.*{decorator.__name__}\('i', 4\)"
+    ):
+        decorator(i=4)

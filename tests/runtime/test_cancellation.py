@@ -166,6 +166,23 @@ def test_bad_timeouts_are_refused_before_anything_runs(bad):
     assert not y.any()
 
 
+def test_a_timeout_of_ages_is_no_timeout():
+    @poll
+    def long(n):
+        acc = 0.0
+        for i in range(n):
+            acc = acc * 0.5 + 1
+        return acc
+
+    raised = []
+    before, threading.excepthook = threading.excepthook, raised.append
+    try:
+        assert long(3_000_000, timeout=1e300) == long(3_000_000)
+    finally:
+        threading.excepthook = before
+    assert not raised
+
+
 def test_a_parameter_named_timeout_is_the_kernels_own():
     x = np.zeros(3)
     named(x, timeout=7)

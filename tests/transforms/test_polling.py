@@ -491,3 +491,23 @@ def test_random_nests(seed, target, tmp_path):
         polled = poll(every=rng.choice([1, 2, 3, 5, 100]))(module.nest)
         for n in (0, 1, 9):
             agrees(polled, np.zeros(2000, np.int64), np.zeros(2, np.int64), n, target=target)
+
+
+@pytest.mark.parametrize("others", [(), (unroll("i", 4),), (unroll("k", 4),), (vectorize("i", 4),)])
+@pytest.mark.parametrize("size", [64, (64, 4)])
+def test_a_long_loop_inside_a_loop_over_many_registers_is_checked(size, others):
+    def averages(a, o, n):
+        for i in range(a.shape[0]):
+            for k in range(n):
+                o[i] = max(o[i], a[i]) - 1
+
+    kernel = tile(i=size)(averages)
+    for decorate in others:
+        kernel = decorate(kernel)
+    a, o = np.arange(70.0), np.zeros(70)
+    lowering = stages.agrees(poll(every=1000)(kernel), a, o, 9)
+    innermost = [
+        loop for loop in loops(lowering.kernel.body) if loop.source == "k" and not contains(loop.body, For)
+    ]
+    assert innermost and "loop 'k' in strips of" in str(lowering.log)
+    assert all(strip.max_trip is not None and strip.max_trip <= 1000 for strip in innermost)
