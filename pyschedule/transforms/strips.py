@@ -76,7 +76,9 @@ def cut(
     stop = build.add(outer, span)
     if trips is None or trips % size:
         near = max(_magnitude(loop.start, around), _magnitude(end, around)) < _FAR
-        if near and last_apart and _is_small(loop):
+        first = build.constant(loop.start)
+        counts_up = step == 1 and first is not None and first >= 0  # so that the distance is an int64
+        if last_apart and (near or counts_up) and _is_small(loop):
             return (*settling, *_last_apart(loop, size, before, outer, names)), size
         if near:
             stop = clip(stop, end, step)

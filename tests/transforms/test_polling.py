@@ -185,7 +185,8 @@ def test_the_hot_loop_is_what_it_was(nest, target):
     other_target = "cuda" if target == "cpu" else "cpu"
     without = poll(target=other_target)(nest).lower(*arguments(5), target=target).kernel
     assert contains(with_polls.body, Poll)
-    for one, other in zip(hot_loops(with_polls), hot_loops(without), strict=True):
+    strips = [hot for hot in hot_loops(with_polls) if not hot.var.endswith("_q")]  # the last one may stand apart
+    for one, other in zip(strips, hot_loops(without), strict=True):
         assert not contains(one.body, Poll)
         assert (one.step, one.unroll, one.source) == (other.step, other.unroll, other.source)
         if not contains(other.body, Break):
@@ -201,7 +202,8 @@ def test_poll_every_iteration_is_a_check_in_the_loop():
 def test_a_break_leaves_both_loops():
     text = format_kernel(poll(every=8)(left).lower(*arguments(5)).kernel)
     assert text.count("k_left = True") == 2
-    assert "        if k_left:\n            break" in text
+    assert "        if k_left:\n            k_gone = True\n            break" in text
+    assert "if not k_gone and max(n, 0) // 8 * 8 < n:" in text
 
 
 def test_short_nests_get_no_checks():
