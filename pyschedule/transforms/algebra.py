@@ -41,6 +41,7 @@ from pyschedule.ir.types import BOOL, INT64, Scalar, Vector, element_of, lanes_o
 from pyschedule.ir.visitors import map_children, walk_expr
 from pyschedule.transforms.division import divided, known_remainder
 from pyschedule.transforms.facts import Facts, has_effect
+from pyschedule.transforms.nest import conjuncts
 
 _MINIMA = ("pmin", "minimum")
 _EXTREMA = ("pmin", "minimum", "pmax", "maximum")
@@ -83,12 +84,6 @@ def truth_of(expr: Expr) -> bool | None:
     if isinstance(expr, Broadcast):
         expr = expr.value
     return bool(expr.value) if isinstance(expr, Const) and expr.dtype.kind == "b" else None
-
-
-def conjuncts(test: Expr) -> list[Expr]:
-    if isinstance(test, BoolOp) and test.op == "and":
-        return [*conjuncts(test.left), *conjuncts(test.right)]
-    return [test]
 
 
 # ------------------------------------------------------------------------------------------ sums of int64

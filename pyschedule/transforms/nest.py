@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Assign, BoolOp, Call, Expr, For, If, Kernel, Stmt, Store, While
+from pyschedule.ir.nodes import Assign, BoolOp, Break, Call, Expr, For, If, Kernel, Load, Stmt, Store, Var, While
+from pyschedule.ir.types import BOOL, INT64
 from pyschedule.ir.visitors import (
     arrays,
     bodies,
     children,
+    may_break,
     rewrite,
     variable_types,
     variables,
     walk,
+    walk_expr,
     written_variables,
 )
 
@@ -84,6 +87,34 @@ def trip_count(loop: For) -> Expr:
         return build.maximum(build.sub(0, behind), 0)
     span = build.sub(loop.stop, loop.start) if stride > 0 else build.sub(loop.start, loop.stop)
     return build.maximum(build.ceildiv(span, abs(stride)), 0)
+
+
+def with_lasting_bounds(loop: For, names: Names) -> tuple[Body, For]:
+    """The loop with bounds that mean the same after it has run, for who asks again, and the statements before it
+    that see to it."""
+    assigned = written_variables(loop.body)
+    held: list[Stmt] = []
+    bounds: dict[str, Expr] = {}
+    for name in ("start", "stop", "step"):
+        bound: Expr = getattr(loop, name)
+        if any(isinstance(part, Load) for part in walk_expr(bound)) or variables(bound) & assigned:
+            kept = names.fresh(f"{loop.var}_{name}")
+            held.append(Assign(kept, bound, INT64, loc=loop.loc))
+            bounds[name] = Var(kept)
+    return tuple(held), dataclasses.replace(loop, **bounds) if bounds else loop  # type: ignore[arg-type]
+
+
+def noting_breaks(body: Body, left: str) -> Body:
+    """The body of a loop in which every `break` that leaves this loop first sets the flag `left`."""
+    result: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, Break):
+            result += [Assign(left, build.TRUE, BOOL, loc=stmt.loc), stmt]
+        elif isinstance(stmt, If):
+            result.append(map_bodies(stmt, lambda part: noting_breaks(part, left) if may_break(part) else part))
+        else:
+            result.append(stmt)
+    return tuple(result)
 
 
 def runners(loop: For) -> str:

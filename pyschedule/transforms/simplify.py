@@ -40,9 +40,10 @@ from pyschedule.ir.visitors import (
     walk_expr,
     written_variables,
 )
-from pyschedule.transforms.algebra import conjuncts, negation, simplified, truth_of
+from pyschedule.transforms.algebra import negation, simplified, truth_of
 from pyschedule.transforms.dead_scalars import without_dead_scalars
 from pyschedule.transforms.facts import Facts, has_effect
+from pyschedule.transforms.nest import conjuncts
 
 #: What runs the iterations one after the other, or may: one iteration needs no loop.  A loop over the threads
 #: of a block says which of them runs its only iteration.

@@ -23,7 +23,6 @@ from pyschedule.ir.nodes import (
     Expr,
     For,
     If,
-    Load,
     Select,
     Stmt,
     UnaryOp,
@@ -31,9 +30,9 @@ from pyschedule.ir.nodes import (
     While,
 )
 from pyschedule.ir.types import BOOL, INT64
-from pyschedule.ir.visitors import contains, may_break, substitute, variables, walk_expr, written_variables
+from pyschedule.ir.visitors import contains, may_break, substitute
 from pyschedule.transforms.copies import renamed_counters
-from pyschedule.transforms.nest import Body, Names, clip, map_bodies, trip_count
+from pyschedule.transforms.nest import Body, Names, clip, noting_breaks, trip_count, with_lasting_bounds
 from pyschedule.transforms.nest import before as before_end
 from pyschedule.transforms.unroll_limits import operations
 
@@ -69,7 +68,7 @@ def cut(
         return (dataclasses.replace(loop, body=(before(loop.counter), *loop.body)),), 1
     size = _even_size(size, trips)
     outer = Var(names.fresh(f"{loop.var}_p"))
-    settling, loop = _settled(loop, names)
+    settling, loop = with_lasting_bounds(loop, names)
     if step is None:
         return (*settling, *_by_number(loop, size, before, outer, names)), size
     span, end = step * size, loop.stop
@@ -121,8 +120,7 @@ def _last_apart(loop: For, size: int, before: Before, outer: Var, names: Names) 
     if not may_break(loop.body):
         return (nest, If(test, (before(middle), rest)))
     left = names.fresh(f"{loop.var}_gone")
-    note = Assign(left, build.TRUE, BOOL)
-    nest = dataclasses.replace(nest, body=_before_breaks(nest.body, note))
+    nest = dataclasses.replace(nest, body=noting_breaks(nest.body, left))
     stayed = build.both(UnaryOp("not", Var(left, BOOL)), test)
     return (Assign(left, build.FALSE, BOOL), nest, If(stayed, (before(middle), rest)))
 
@@ -171,20 +169,6 @@ def _nest(
     )
 
 
-def _settled(loop: For, names: Names) -> tuple[Body, For]:
-    """The loop with bounds that its body cannot change, as they are now evaluated once a strip."""
-    written = written_variables(loop.body)
-    before: list[Stmt] = []
-    changes: dict[str, Expr] = {}
-    for name in ("start", "stop", "step"):
-        bound: Expr = getattr(loop, name)
-        if variables(bound) & written or any(isinstance(part, Load) for part in walk_expr(bound)):
-            held = Var(names.fresh(f"{loop.var}_{name}"))
-            before.append(Assign(held.name, bound, INT64))
-            changes[name] = held
-    return tuple(before), dataclasses.replace(loop, **changes) if changes else loop  # type: ignore[arg-type]
-
-
 def _even_size(size: int, trips: int | None) -> int:
     """A size near `size` at which strips have no odd ends: one that divides the trip count where one does, by
     the largest power of two, else a multiple of 16."""
@@ -230,21 +214,8 @@ def _left_together(inner: For, names: Names) -> Body:
     if not may_break(inner.body):
         return (inner,)
     left = Var(names.fresh(f"{inner.var}_left"), BOOL)
-    note = Assign(left.name, build.TRUE, BOOL)
     return (
         Assign(left.name, build.FALSE, BOOL),
-        dataclasses.replace(inner, body=_before_breaks(inner.body, note)),
+        dataclasses.replace(inner, body=noting_breaks(inner.body, left.name)),
         If(left, (Break(),)),
     )
-
-
-def _before_breaks(body: Body, note: Stmt) -> Body:
-    result: list[Stmt] = []
-    for stmt in body:
-        if isinstance(stmt, Break):
-            result += [note, stmt]
-        elif isinstance(stmt, If):
-            result.append(map_bodies(stmt, lambda part: _before_breaks(part, note) if may_break(part) else part))
-        else:
-            result.append(stmt)
-    return tuple(result)

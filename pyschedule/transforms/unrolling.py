@@ -48,9 +48,9 @@ def unroll(
     kernel = keep_rolled(kernel, rolled, rolled_records)
     taken: set[tuple[str, int]] = set()
     records: dict[int, list[Record]] = {}
-    inner_first = sorted(range(len(directives)), key=lambda place: (directives[place].loop is None, -place))
-    for place in sorted(inner_first, key=lambda place: directives[place].automatic):
-        directive = directives[place]
+    for place, directive in sorted(
+        enumerate(directives), key=lambda item: (item[1].automatic, item[1].loop is None, -item[0])
+    ):
         requests = unroll_requests.requests_of(kernel, proof.dependences.kernel, directive, target)
         requests = unroll_requests.not_taken(requests, directive, taken)
         unroller = _Unroller(kernel, target, proof, limits)

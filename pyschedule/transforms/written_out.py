@@ -19,12 +19,12 @@ from collections.abc import Sequence
 
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Assign, Break, Const, Expr, For, If, Load, Stmt, UnaryOp, Var
-from pyschedule.ir.types import BOOL, INT64
-from pyschedule.ir.visitors import may_break, substitute, variables, walk_expr, written_variables
+from pyschedule.ir.nodes import Assign, Break, Expr, For, If, Stmt, UnaryOp, Var
+from pyschedule.ir.types import BOOL
+from pyschedule.ir.visitors import may_break, substitute
 from pyschedule.transforms.copies import renamed_buffers, renamed_counters, renamed_scalars
 from pyschedule.transforms.jamming import jammed
-from pyschedule.transforms.nest import Body, Names, trip_count
+from pyschedule.transforms.nest import Body, Names, noting_breaks, trip_count, with_lasting_bounds
 from pyschedule.transforms.simplify import simplify
 
 
@@ -48,7 +48,7 @@ def in_part(loop: For, copies: int, names: Names, private: frozenset[str] | None
 
     Raises `Unsupported` where a step of the main loop is no 64-bit integer.
     """
-    held, loop = _with_lasting_bounds(loop, names)
+    held, loop = with_lasting_bounds(loop, names)
     stride = build.constant(loop.step)
     if stride is not None and abs(stride) * copies >= 1 << 62:
         raise Unsupported(f"{copies} steps of {stride} exceed 64 bits; a smaller factor may do", loop.loc)
@@ -67,41 +67,13 @@ def in_part(loop: For, copies: int, names: Names, private: frozenset[str] | None
     if not may_break(loop.body):
         return (*held, main, rest)
     left = names.fresh(f"{loop.var}_left")
-    main = dataclasses.replace(main, body=_noting_exits(main.body, left))
+    main = dataclasses.replace(main, body=noting_breaks(main.body, left))
     stayed = UnaryOp("not", Var(left, BOOL))
     return (*held, Assign(left, build.FALSE, BOOL), main, If(stayed, (rest,), loc=loop.loc))
 
 
 def _value(first: Expr, place: int, step: Expr) -> Expr:
     return build.add(first, build.mul(step, place))
-
-
-def _with_lasting_bounds(loop: For, names: Names) -> tuple[Body, For]:
-    """The loop with bounds that mean the same after it has run, and the statements that see to it: the remainder
-    looks at them again."""
-    assigned = written_variables(loop.body)
-    held: list[Stmt] = []
-    bounds: dict[str, Expr] = {}
-    for name in ("start", "stop", "step"):
-        bound: Expr = getattr(loop, name)
-        if any(isinstance(part, Load) for part in walk_expr(bound)) or variables(bound) & assigned:
-            kept = names.fresh(f"{loop.var}_{name}")
-            held.append(Assign(kept, bound, INT64, loc=loop.loc))
-            bounds[name] = Var(kept)
-    return tuple(held), dataclasses.replace(loop, **bounds) if bounds else loop  # type: ignore[arg-type]
-
-
-def _noting_exits(body: Body, left: str) -> Body:
-    """The body in which every `break` of its own loop first sets a flag."""
-    result: list[Stmt] = []
-    for stmt in body:
-        if isinstance(stmt, Break):
-            result.append(Assign(left, Const(True, BOOL), BOOL, loc=stmt.loc))
-        elif isinstance(stmt, If):
-            then, orelse = _noting_exits(stmt.body, left), _noting_exits(stmt.orelse, left)
-            stmt = dataclasses.replace(stmt, body=then, orelse=orelse)
-        result.append(stmt)
-    return tuple(result)
 
 
 def _copies(loop: For, values: Sequence[Expr], names: Names, private: frozenset[str] | None) -> Body:
