@@ -289,6 +289,6 @@ def test_checking_is_quick() -> None:
 
 
 def _timed(made: Kernel) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     checker.check(made)
-    return time.perf_counter() - start
+    return time.process_time() - start
