@@ -18,7 +18,7 @@ def main(sizes: list[int]) -> None:
     import numpy as np
     from threadpoolctl import threadpool_info
 
-    from operators.gemm import gemm_kernel
+    from operators.kernels.products import gemm_kernel
     from pyschedule.report import Case, perf_report
     from pyschedule.report.progress import Progress
     from pyschedule.report.table import show

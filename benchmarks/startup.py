@@ -27,7 +27,7 @@ print(time.perf_counter() - begin)
 LOWERING = """
 import time
 from pyschedule import spec
-from operators.gemm import gemm_kernel
+from operators.kernels.products import gemm_kernel
 arguments = [spec("float32[1024, 1024]")] * 3
 begin = time.perf_counter()
 gemm_kernel.lower(*arguments)
@@ -40,7 +40,7 @@ FIRST_CALL = """
 import time
 begin = time.perf_counter()
 import numpy as np
-from operators.gemm import gemm_kernel
+from operators.kernels.products import gemm_kernel
 A = np.ones((64, 64), np.float32)
 gemm_kernel(A, A, np.zeros((64, 64), np.float32))
 print(time.perf_counter() - begin)

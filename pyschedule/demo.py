@@ -11,7 +11,7 @@ def run(size: int, progress: Callable[[str], None]) -> None:
     """Prints the kernel, its transform log, and the table of size³ in float32 on one thread."""
     import numpy as np
 
-    from operators.gemm import gemm_kernel
+    from operators.kernels.products import gemm_kernel
     from pyschedule.report.perf import perf_report
     from pyschedule.report.table import show
 

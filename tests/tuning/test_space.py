@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 import numpy as np
 import pytest
 
-from operators.gemm import gemm_kernel
+from operators.kernels.products import gemm_kernel
 from pyschedule import spec, tile, unroll, vectorize
 from pyschedule.kernel import schedule_function
 from pyschedule.tuning.space import Candidate, Space, space_of, with_sizes
