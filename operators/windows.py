@@ -1,0 +1,108 @@
+"""Where the windows of a convolution lie: strides, dilations, padding in all its forms, and the errors of each."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+Pair = tuple[int, int]
+#: Zeros above, below, left and right of an image.
+Pads = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows of an image: their steps, the zeros around the image, and how many windows fit each way."""
+
+    strides: Pair
+    dilations: Pair
+    pads: Pads
+    count: Pair
+
+
+def windows_of(image: Pair, kernel: Pair, stride: Any, padding: Any, dilation: Any) -> Windows:
+    """The windows of a `kernel` (height, width) over an `image` (height, width).
+
+    `stride`, `padding` and `dilation` as `torch.nn.functional.conv2d` has them: an integer or (height, width).
+    `padding` is also `"valid"` (none), `"same"` (as many windows as pixels; where the zeros of an axis are odd in
+    number the extra one is on the far side; only with strides of 1), or (top, bottom, left, right).
+
+    `TypeError` for what is no such thing; `ValueError` for a number that is too small, for an empty kernel or
+    image, and for a dilated kernel that is larger than the padded image.
+    """
+    strides, dilations = pair_of(stride, "stride", 1), pair_of(dilation, "dilation", 1)
+    if 0 in kernel:
+        raise ValueError(f"weight: its window, {_by(kernel)}, is empty")
+    reach = (dilations[0] * (kernel[0] - 1) + 1, dilations[1] * (kernel[1] - 1) + 1)
+    pads = pads_of(padding, reach, strides)
+    area = (image[0] + pads[0] + pads[1], image[1] + pads[2] + pads[3])
+    if reach[0] > area[0] or reach[1] > area[1]:
+        dilated = "" if reach == kernel else f" ({_by(kernel)} with dilation {dilations})"
+        padded = "" if area == image else f" ({_by(image)} with padding {padding!r})"
+        raise ValueError(f"the window, {_by(reach)}{dilated}, is larger than the padded input, {_by(area)}{padded}")
+    if 0 in image:
+        raise ValueError(f"x: its images, {_by(image)}, are empty; only the batch and the channels may be")
+    return Windows(
+        strides, dilations, pads, ((area[0] - reach[0]) // strides[0] + 1, (area[1] - reach[1]) // strides[1] + 1)
+    )
+
+
+def pads_of(padding: Any, reach: Pair, strides: Pair) -> Pads:
+    """The zeros on the four sides; `reach` is the extent of the dilated kernel."""
+    if isinstance(padding, str):
+        if padding == "valid":
+            return (0, 0, 0, 0)
+        if padding != "same":
+            raise ValueError(f"padding: {padding!r} is neither 'same' nor 'valid'")
+        if strides != (1, 1):
+            raise ValueError(f"padding='same' is for strides of 1, not {strides}")
+        top, left = (reach[0] - 1) // 2, (reach[1] - 1) // 2
+        return (top, reach[0] - 1 - top, left, reach[1] - 1 - left)
+    numbers = _integers(padding, "padding", 0, (1, 2, 4))
+    if len(numbers) == 4:
+        return (numbers[0], numbers[1], numbers[2], numbers[3])
+    down, across = numbers[0], numbers[-1]
+    return (down, down, across, across)
+
+
+def pair_of(value: Any, name: str, least: int) -> Pair:
+    """An integer, or one or two of them, as a (height, width) pair; each at least `least`."""
+    numbers = _integers(value, name, least, (1, 2))
+    return numbers[0], numbers[-1]
+
+
+def integer_of(value: Any, name: str, least: int) -> int:
+    """One integer of at least `least`: `TypeError` for what is none (True and 1.0 included), else `ValueError`."""
+    number = _integer(value)
+    if number is None:
+        raise TypeError(f"{name}: an integer is needed, not {value!r} ({type(value).__name__})")
+    if number < least:
+        raise ValueError(f"{name}: {value!r} is less than {least}")
+    return number
+
+
+def _integers(value: Any, name: str, least: int, lengths: tuple[int, ...]) -> tuple[int, ...]:
+    if _integer(value) is not None:
+        return (integer_of(value, name, least),)
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise TypeError(f"{name}: integers are needed, not {value!r} ({type(value).__name__})")
+    numbers = tuple(value)
+    if len(numbers) not in lengths:
+        wanted = f"{', '.join(map(str, lengths[:-1]))} or {lengths[-1]}"
+        raise ValueError(f"{name}: {wanted} integers are needed, not {value!r}")
+    return tuple(integer_of(number, name, least) for number in numbers)
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _by(extents: Pair) -> str:
+    return f"{extents[0]} x {extents[1]}"
