@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from operators.arrays import full, padded, result_of, same_dtype, shape_of
+from operators.arrays import filled, result_of, same_dtype, shape_of
 from operators.kernels.convolutions import bias_kernel, conv2d_kernel
-from operators.operator import Operator, Plan, Step
+from operators.operator import operator
+from operators.plans import Plan, Step, copy
 
 
 def _pair(value: Any, name: str, least: int) -> tuple[int, int]:
@@ -16,7 +17,7 @@ def _pair(value: Any, name: str, least: int) -> tuple[int, int]:
     return int(pair[0]), int(pair[1])
 
 
-@Operator
+@operator("x", "weight", "bias", "out")
 def conv2d(
     x: Any,
     weight: Any,
@@ -48,13 +49,15 @@ def conv2d(
     if window[0] > area[0] or window[1] > area[1]:
         raise ValueError(f"the window, {window} with its dilation, is larger than the padded input, {area}")
     if bias is not None and shape_of(bias, "bias", 1) != (filters,):
-        raise ValueError(f"bias: shape {(filters,)} is needed, not {tuple(bias.shape)}")
+        raise ValueError(f"bias: shape {(filters,)} is needed, not {bias.shape}")
     shape = (batch, filters, *((area[axis] - window[axis]) // strides[axis] + 1 for axis in range(2)))
-    result = result_of(x, out, shape)
-    steps = []
-    if bias is not None or out is not None:
-        steps.append(Step(bias_kernel, (full(x, (filters,), 0.0) if bias is None else bias, result)))
-    source = padded(x, pads)
+    result = result_of(out, shape, x.dtype)
+    steps = [Step(bias_kernel, (filled((filters,), x.dtype, 0.0) if bias is None else bias, result))]
+    source = x
+    if pads != (0, 0):
+        source = filled((batch, channels, *area), x.dtype, 0.0)
+        inner = source[..., pads[0] : pads[0] + height, pads[1] : pads[1] + width]
+        steps.append(Step(copy, (x, inner)))
     kernel = conv2d_kernel(*strides, *dilations)
     if groups == 1:
         work = [Step(kernel, (source, weight, result))]

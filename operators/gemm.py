@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from operators.arrays import full, result_of, same_dtype, shape_of
+from operators.arrays import new, result_of, same_dtype, shape_of
 from operators.kernels.products import clear_kernel, gemm_kernel, gemm_kernel_float64, scale_kernel
-from operators.operator import Operator, Plan, Step
+from operators.operator import operator
+from operators.plans import Plan, Step
 
 
-@Operator
+@operator("a", "b", "c", "out")
 def gemm(
     a: Any,
     b: Any,
@@ -33,17 +34,17 @@ def gemm(
     if depth != depth_of_b:
         raise ValueError(f"a is {(rows, depth)} and b is {(depth_of_b, columns)}: the inner extents disagree")
     if c is not None and shape_of(c, "c", 2) != (rows, columns):
-        raise ValueError(f"c: shape {(rows, columns)} is needed, not {tuple(c.shape)}")
-    result = result_of(a, out, (rows, columns))
+        raise ValueError(f"c: shape {(rows, columns)} is needed, not {c.shape}")
+    result = result_of(out, (rows, columns), a.dtype)
     steps: list[Step] = []
     if alpha != 1.0:
-        scaled = full(a, (rows, depth), 0.0)
+        scaled = new((rows, depth), a.dtype)
         steps.append(Step(scale_kernel, (left, scaled, alpha)))
         left = scaled
     if c is not None and beta != 0.0:
         steps.append(Step(scale_kernel, (c, result, beta)))
-    elif out is not None:
+    else:
         steps.append(Step(clear_kernel, (result,)))
-    kernel = gemm_kernel_float64 if str(a.dtype) in ("float64", "int64", "uint64") else gemm_kernel
+    kernel = gemm_kernel_float64 if a.dtype.name in ("float64", "int64", "uint64") else gemm_kernel
     product = Step(kernel, (left, right, result))
     return Plan((*steps, product), main=product, result=result)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from operators.arrays import full, result_of, rows_of, same_dtype
+from operators.arrays import filled, result_of, rows_of, same_dtype
 from operators.kernels.normalisations import layer_norm_kernel
-from operators.operator import Operator, Plan, Step
+from operators.operator import operator
+from operators.plans import Plan, Step
 
 
-@Operator
+@operator("x", "weight", "bias", "out")
 def layer_norm(
     x: Any,
     normalized_shape: int | tuple[int, ...],
@@ -27,19 +28,19 @@ def layer_norm(
     """
     trailing = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     same_dtype(("x", x), ("weight", weight), ("bias", bias))
-    if not trailing or tuple(x.shape[-len(trailing) :]) != trailing:
-        raise ValueError(f"normalized_shape={trailing} must be the trailing shape of x, which is {tuple(x.shape)}")
+    if not trailing or x.shape[-len(trailing) :] != trailing:
+        raise ValueError(f"normalized_shape={trailing} must be the trailing shape of x, which is {x.shape}")
     for name, array in (("weight", weight), ("bias", bias)):
-        if array is not None and tuple(array.shape) != trailing:
-            raise ValueError(f"{name}: shape {trailing} is needed, not {tuple(array.shape)}")
+        if array is not None and array.shape != trailing:
+            raise ValueError(f"{name}: shape {trailing} is needed, not {array.shape}")
     width = math.prod(trailing)
-    result = result_of(x, out, tuple(x.shape))
+    result = result_of(out, x.shape, x.dtype)
     main = Step(
         layer_norm_kernel,
         (
             rows_of(x, width),
-            full(x, (width,), 1.0) if weight is None else rows_of(weight, None),
-            full(x, (width,), 0.0) if bias is None else rows_of(bias, None),
+            filled((width,), x.dtype, 1.0) if weight is None else rows_of(weight, None),
+            filled((width,), x.dtype, 0.0) if bias is None else rows_of(bias, None),
             rows_of(result, width),
             float(eps),
         ),

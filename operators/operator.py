@@ -1,28 +1,49 @@
-"""What makes an operator of kernels: it checks its arguments, allocates the result, and calls its kernels."""
+"""What makes an operator of kernels: a plan that is made once for arguments of one layout, and a short way to it.
+
+An operator is written as a function from the layouts of its arguments to a `Plan`: which kernels run on what.  The
+plan is written out as a small function of the arrays and remembered, under the arguments' classes, dtypes, shapes,
+strides and flags, and the values of all that are no arrays.  A call that finds it looks for overlaps with `out`,
+allocates what is new, calls the kernels, and that is all.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import update_wrapper
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
+
+from operators.arrays import Operand, check_written
+from operators.foreign import NUMPY, SPEC, Foreign, Kind, kind_of
+from operators.plans import Plan, Run, written_out
+
+#: Plans remembered for one operator.
+_REMEMBERED: Final = 1024
+
+Values = tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class Step:
-    """One call of a kernel."""
+class _Text:
+    """A default in the text of a signature."""
 
-    kernel: Any
-    arguments: tuple[Any, ...]
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a call of an operator does: `steps` in order; `main` is the one that does the operator's work."""
+def operator(*arrays: str, in_place: str = "") -> Callable[[Callable[..., Plan]], Operator]:
+    """Makes an operator of a function that plans it.  `arrays` are the parameters that take arrays.
 
-    steps: tuple[Step, ...]
-    main: Step
-    result: Any
+    The function is called with an `Operand` for each array that is given, the values of its other parameters, and
+    returns the `Plan`; it raises `TypeError` or `ValueError` where they do not go together.  Where the caller
+    passes one array both as `out` and as the parameter `in_place`, it gets one operand for both, and its kernels
+    must allow for that.  All other overlaps with `out` are taken care of: the result is made apart and copied.
+    """
+    return lambda plan: Operator(plan, arrays, in_place)
 
 
 class Operator:
@@ -30,27 +51,224 @@ class Operator:
 
     `operator(*args)` computes; `.python(*args)` does the same with the undecorated kernels; and
     `.lower(*args, target=None)` shows what the kernel for these arguments becomes (`pyschedule.spec`s will do
-    for arrays).  `plan` takes the operator's arguments, checks them, and says which kernels run on what.
+    for arrays).  `.steps(*args)` tells the kernels that a call would run.
     """
 
-    def __init__(self, plan: Callable[..., Plan]) -> None:
-        self.plan = plan
+    def __init__(self, plan: Callable[..., Plan], arrays: tuple[str, ...], in_place: str = "") -> None:
         update_wrapper(self, plan)
+        self.plan = plan
+        self._signature = inspect.signature(plan)
+        self._names = tuple(self._signature.parameters)
+        self._arrays = tuple(name for name in self._names if name in arrays)
+        if set(arrays) != set(self._arrays):
+            raise ValueError(f"{plan.__name__}: not all of {arrays} are parameters")
+        self._optional = frozenset(
+            name for name in self._arrays if self._signature.parameters[name].default is None
+        )
+        self._in_place = in_place
+        self._memo: dict[Any, Run] = {}
+        self._entry, self._entered = self._make_entries()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        plan = self.plan(*args, **kwargs)
-        for step in plan.steps:
-            step.kernel(*step.arguments)
-        return plan.result
+        return self._entry(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<operator {self.plan.__name__}>"
 
     def python(self, *args: Any, **kwargs: Any) -> Any:
         """The result by the kernels' undecorated functions: slow, and the meaning of the operator."""
-        plan = self.plan(*args, **kwargs)
-        for step in plan.steps:
-            step.kernel.python(*step.arguments)
-        return plan.result
+        values = self._bind(args, kwargs)
+        kind, views, foreign = self._views(values)
+        self._require_data(kind)
+        plan = self._planned(kind, views)
+        kernels = [getattr(step.kernel, "python", step.kernel) for step in plan.steps]
+        run = written_out(plan, self._arrays, kind, kernels, self._apart(views, self.python))
+        return self._given_back(run(*self._of_arrays(views)), values, foreign)
+
+    def steps(self, *args: Any, **kwargs: Any) -> tuple[list[tuple[Any, Values]], Any]:
+        """The calls of kernels that a call would make, (kernel, arguments) in order, and the result they write."""
+        kind, views, _ = self._views(self._bind(args, kwargs))
+        self._require_data(kind)
+        return self._recorded(self._planned(kind, views), kind, views)
 
     def lower(self, *args: Any, target: Any = None, **kwargs: Any) -> Any:
         """The `Lowering` of the kernel that does the work for these arguments."""
-        main = self.plan(*args, **kwargs).main
-        return main.kernel.lower(*main.arguments, target=target)
+        kind, views, _ = self._views(self._bind(args, kwargs))
+        plan = self._planned(kind, views)
+        alone = Plan((plan.main,), plan.main, plan.result)
+        steps, _ = self._recorded(alone, SPEC if kind is NUMPY else kind, views)  # nothing new is allocated
+        kernel, arguments = steps[0]
+        return kernel.lower(*arguments, target=target)
+
+    def _recorded(self, plan: Plan, kind: Kind, views: Values) -> tuple[list[tuple[Any, Values]], Any]:
+        """The calls that a plan would make, and its result."""
+        calls: list[tuple[Any, Values]] = []
+
+        def recorder(kernel: Any) -> Run:
+            return lambda *given: calls.append((kernel, given))
+
+        kernels = [recorder(step.kernel) for step in plan.steps]
+        result = written_out(plan, self._arrays, kind, kernels, None)(*self._of_arrays(views))
+        return calls, result
+
+    # ------------------------------------------------------------------------------------- the fast path
+
+    def _make_entries(self) -> tuple[Run, Run]:
+        """The function that is called: looks up what to do for arguments like these, and does it.
+
+        Its text is made for the operator's parameters, so that Python binds them by name and default.  The second
+        one takes all of them by position.
+        """
+        empty = inspect.Parameter.empty
+        parameters = self._signature.parameters
+        header = inspect.Signature(
+            [
+                item.replace(
+                    annotation=empty, default=empty if item.default is empty else _Text(f"_defaults[{name!r}]")
+                )
+                for name, item in parameters.items()
+            ]
+        )
+        key = [self._key_text(name) for name in self._names]
+        if self._in_place:
+            key.append(f"out is {self._in_place}")
+        name = self.plan.__name__
+        body = (
+            f"    try:\n"
+            f"        run = _memo[({', '.join(key)},)]\n"
+            f"    except (AttributeError, KeyError, TypeError):\n"
+            f"        run = None\n"
+            f"    if run is None:\n"
+            f"        return _first(({', '.join(self._names)},))\n"
+            f"    return run({', '.join(self._arrays)})\n"
+        )
+        text = f"def {name}{header}:\n{body}\ndef entered({', '.join(self._names)}):\n{body}"
+        space: dict[str, Any] = {
+            "_memo": self._memo,
+            "_first": self._first,
+            "_defaults": {name: item.default for name, item in parameters.items()},
+        }
+        exec(compile(text, f"<call of {name}>", "exec"), space)
+        return space[name], space["entered"]
+
+    def _key_text(self, name: str) -> str:
+        if name not in self._arrays:
+            return f"{name}.__class__, {name}"
+        facts = f"{name}.__class__, {name}.dtype, {name}.shape, {name}.strides, {name}.flags.num"
+        return f"None if {name} is None else ({facts})" if name in self._optional else facts
+
+    def _key(self, kind: Kind, views: Values) -> Values:
+        """What `_key_text` says, of views of a kind."""
+        key: list[Any] = []
+        for name, view in zip(self._names, views, strict=True):
+            if name not in self._arrays:
+                key += [view.__class__, view]
+            elif view is None:
+                key.append(None)
+            else:
+                known = kind.layout_of(view)
+                facts = (view.__class__, known.dtype, known.shape, known.strides, known.flags.num)
+                key += [facts] if name in self._optional else facts
+        if self._in_place:
+            given = dict(zip(self._names, views, strict=True))
+            key.append(given["out"] is given[self._in_place])
+        return tuple(key)
+
+    # ------------------------------------------------------------------------------------- the slow path
+
+    def _bind(self, args: Values, kwargs: dict[str, Any]) -> Values:
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return tuple(bound.arguments.values())
+
+    def _of_arrays(self, values: Values) -> Values:
+        return tuple(value for name, value in zip(self._names, values, strict=True) if name in self._arrays)
+
+    def _first(self, values: Values) -> Any:
+        """A call whose plan is not known, or not found by the attributes that NumPy's arrays have."""
+        kind, views, foreign = self._views(values)
+        self._require_data(kind)
+        if any(view is not value for view, value in zip(views, values, strict=True)):
+            return self._given_back(self._entered(*views), values, foreign)
+        try:
+            key: Values | None = self._key(kind, views)
+            run = self._memo.get(key)
+        except TypeError:  # an argument that can be no key: the plan is for this call alone
+            key = run = None
+        if run is None:
+            plan = self._planned(kind, views)
+            kernels = [step.kernel for step in plan.steps]
+            run = written_out(plan, self._arrays, kind, kernels, self._apart(views, self._entry))
+            if len(self._memo) >= _REMEMBERED:
+                self._memo.clear()
+            if key is not None:
+                self._memo[key] = run
+        return run(*self._of_arrays(views))
+
+    def _require_data(self, kind: Kind) -> None:
+        if kind is SPEC:
+            raise TypeError(f"{self.plan.__name__}: a pyschedule.spec holds no data; pass arrays, or use .lower")
+
+    def _views(self, values: Values) -> tuple[Kind, Values, Foreign | None]:
+        """The kind of the arguments, and the arguments as kernels take them; `TypeError` for mixed kinds of array.
+
+        Lists among the other arguments become tuples.
+        """
+        found: tuple[str, Kind | Foreign] | None = None
+        views: list[Any] = []
+        known: dict[int, Any] = {}  # one array passed twice stays one array
+        for name, value in zip(self._names, values, strict=True):
+            if name not in self._arrays:
+                views.append(tuple(value) if isinstance(value, list) else value)
+                continue
+            if value is None and name in self._optional:
+                views.append(None)
+                continue
+            kind = kind_of(value, name)
+            if found is None:
+                found = name, kind
+            elif found[1] != kind:
+                other, first = found
+                raise TypeError(
+                    f"{name} is an array of {kind.name}, but {other} is one of {first.name}; one kind is needed"
+                )
+            if id(value) not in known:
+                known[id(value)] = kind.view(value, name)
+            views.append(known[id(value)])
+        assert found is not None  # every operator has an array that must be given
+        if isinstance(found[1], Foreign):
+            return NUMPY, tuple(views), found[1]
+        return found[1], tuple(views), None
+
+    def _given_back(self, result: Any, values: Values, foreign: Foreign | None) -> Any:
+        """The result of a call with views of these arguments, as the caller's kind of array."""
+        given = dict(zip(self._names, values, strict=True))
+        if given.get("out") is not None:
+            return given["out"]
+        return result if foreign is None else foreign.wrap(np.asarray(result), given[self._arrays[0]])
+
+    def _planned(self, kind: Kind, views: Values) -> Plan:
+        """The plan for such arguments; raises what is wrong with them."""
+        given = dict(zip(self._names, views, strict=True))
+        operands = {
+            name: Operand(kind.layout_of(given[name]), name) for name in self._arrays if given[name] is not None
+        }
+        if "out" in operands:
+            check_written(operands["out"].sample, "out")
+            if self._in_place and given["out"] is given[self._in_place]:
+                operands[self._in_place] = operands["out"]
+        return self.plan(**{**given, **operands})
+
+    def _apart(self, views: Values, again: Run) -> Run:
+        """What is done instead of a plan where `out` overlaps an argument: the result is made apart and copied."""
+        others = {name: view for name, view in zip(self._names, views, strict=True) if name not in self._arrays}
+
+        def apart(*arrays: Any) -> Any:
+            given = dict(zip(self._arrays, arrays, strict=True))
+            out = given.pop("out")
+            if type(out) is not np.ndarray:
+                raise ValueError("out: it overlaps another argument in memory; pass a copy of one of them")
+            out[...] = again(**given, **others)
+            return out
+
+        return apart

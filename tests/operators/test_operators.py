@@ -284,7 +284,10 @@ def test_operators_run_as_gpu_kernels_at_odd_sizes(name):
         "layer_norm": [(normal(3, 7), 7), (normal(1, 65), 65)],
     }[name]
     for arguments in calls:
-        plan = operator.plan(*arguments)
-        for step in plan.steps:
-            call(step.kernel, *step.arguments, target="cuda")
-        close(plan.result, operator.python(*arguments))
+        steps, result = operator.steps(*arguments)
+        for kernel, given in steps:
+            if hasattr(kernel, "python"):
+                call(kernel, *given, target="cuda")
+            else:  # a copy
+                kernel(*given)
+        close(result, operator.python(*arguments))

@@ -1,0 +1,135 @@
+"""Plans: which kernels run on what, and the small Python function that a plan is written out as.
+
+For `gemm(a, b, c, trans_b=True, out=out)` that function reads
+
+    def run(a, b, c, out):
+        if _overlap(out, a) or _overlap(out, b) or _overlap(out, c): return _apart(a, b, c, out)
+        v0 = b.T
+        _kernel0(a, v0, c, out, _number0, _number1)
+        return out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from operators.arrays import Operand
+from operators.foreign import NUMPY, Kind, broadcast
+
+Run = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One call of a kernel, on operands and numbers.
+
+    With `over` it is one call for each index below these counts, by which every operand is subscripted.
+    """
+
+    kernel: Any
+    arguments: tuple[Any, ...]
+    over: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """What a call does: `steps` in order; `main` is the one that does the operator's work; `result` is returned.
+
+    A `scalar` plan returns the one element of a new result that has no axes.
+    """
+
+    steps: tuple[Step, ...]
+    main: Step
+    result: Operand
+    scalar: bool = False
+
+    def read(self) -> set[str]:
+        """The arguments that kernels are given."""
+        given = (item for step in self.steps for item in step.arguments if isinstance(item, Operand))
+        return {item.root.argument for item in given if item.root.argument is not None}
+
+
+def copy(source: Any, target: Any) -> None:
+    """A step that is no kernel: `target` becomes equal to `source`."""
+    target[...] = source
+
+
+def written_out(plan: Plan, arrays: Sequence[str], kind: Kind, kernels: Sequence[Any], apart: Run | None) -> Run:
+    """The function of the arguments `arrays` that carries out a plan with these `kernels`, one a step.
+
+    Where `out` may overlap an argument that is read, it hands over to `apart` (`None`: it does not look).
+    """
+    return _Writer(plan, arrays, kind, kernels, apart).run()
+
+
+class _Writer:
+    def __init__(
+        self, plan: Plan, arrays: Sequence[str], kind: Kind, kernels: Sequence[Any], apart: Run | None
+    ) -> None:
+        self._plan, self._arrays, self._kind, self._kernels = plan, arrays, kind, kernels
+        self._lines: list[str] = []
+        self._names: dict[int, str] = {}
+        self._space: dict[str, Any] = {
+            "_overlap": kind.overlap,
+            "_apart": apart,
+            "_broadcast": np.broadcast_to if kind is NUMPY else broadcast,
+            "_indices": product,
+            "_empty": np.empty,
+            "_new": kind.new,
+        }
+        self._looks = apart is not None
+
+    def run(self) -> Run:
+        given = ", ".join(self._arrays)
+        others = [name for name in self._arrays if name != "out" and name in self._plan.read()]
+        if self._looks and "out" in self._plan.read() and others:
+            test = " or ".join(f"_overlap(out, {name})" for name in others)
+            self._lines.append(f"if {test}: return _apart({given})")
+        for step, kernel in zip(self._plan.steps, self._kernels, strict=True):
+            self._step(step, kernel)
+        result = self._name(self._plan.result)
+        self._lines.append(f"return {result}[()]" if self._plan.scalar else f"return {result}")
+        text = "\n    ".join([f"def run({given}):", *self._lines]) + "\n"
+        exec(compile(text, "<plan of an operator>", "exec"), self._space)
+        return self._space["run"]  # type: ignore[no-any-return]
+
+    def _step(self, step: Step, kernel: Any) -> None:
+        name = self._constant("kernel", kernel)
+        given = []
+        for item in step.arguments:
+            if isinstance(item, Operand):
+                given.append(f"{self._name(item)}[_index]" if step.over else self._name(item))
+            else:
+                given.append(self._constant("number", item))
+        call = f"{name}({', '.join(given)})"
+        if step.over:
+            call = f"for _index in _indices({', '.join(f'range({count})' for count in step.over)}): {call}"
+        self._lines.append(call)
+
+    def _name(self, operand: Operand) -> str:
+        """The variable that holds an operand, after the lines that make it."""
+        if operand.argument is not None:
+            return operand.argument
+        if id(operand) not in self._names:
+            text = self._made(operand)
+            self._names[id(operand)] = name = f"v{len(self._names)}"
+            self._lines.append(f"{name} = {text}")
+        return self._names[id(operand)]
+
+    def _made(self, operand: Operand) -> str:
+        if operand.parent is not None:
+            return operand.view.format(self._name(operand.parent))
+        dtype = self._constant("dtype", operand.dtype)
+        if self._kind is NUMPY and operand.fill is None:
+            return f"_empty({operand.shape}, {dtype})"
+        return f"_new({operand.shape}, {dtype}, {operand.fill!r}, {self._arrays[0]})"
+
+    def _constant(self, kind: str, value: Any) -> str:
+        name = f"_{kind}{len(self._space)}"
+        self._space[name] = value
+        return name
