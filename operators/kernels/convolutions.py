@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
+import numpy as np
+
+from operators.activations import GELU, GELU_TANH, RELU, ROOT_OF_HALF, SILU, TANH_CURVE, TANH_SLOPE
 from pyschedule import tile, unroll, vectorize
 
 
@@ -49,3 +53,148 @@ def bias_kernel(bias, Y):
             for y in range(P):
                 for x in range(Q):
                     Y[n, o, y, x] = bias[o]
+
+
+# ------------------------------------------------------------------------------- groups, layouts, activations
+
+
+def convolution_nest(strides: tuple[int, int], dilations: tuple[int, int], activation: int) -> Any:
+    """The loops of a convolution, as plain Python; a schedule suits one layout in memory of X and Y."""
+    stride_h, stride_w = strides
+    dilation_h, dilation_w = dilations
+
+    def convolution(X, W, bias, Y):
+        """`Y = activation(X * W + bias)`, group by group.
+
+        X: (N, G, C, H, W), W: (G, O, C, R, S), bias: (G, O), Y: (N, G, O, P, Q).
+        """
+        N, G, O, P, Q = Y.shape
+        _, _, C, R, S = W.shape
+        for n in range(N):
+            for g in range(G):
+                for o in range(O):
+                    for y in range(P):
+                        for x in range(Q):
+                            Y[n, g, o, y, x] = bias[g, o]
+                            for c in range(C):
+                                for r in range(R):
+                                    for s in range(S):
+                                        Y[n, g, o, y, x] += (
+                                            X[n, g, c, y * stride_h + r * dilation_h, x * stride_w + s * dilation_w]
+                                            * W[g, o, c, r, s]
+                                        )
+                            if activation == RELU:
+                                Y[n, g, o, y, x] = np.maximum(Y[n, g, o, y, x], 0.0)
+                            elif activation == GELU:
+                                Y[n, g, o, y, x] *= 0.5 + 0.5 * math.erf(Y[n, g, o, y, x] * ROOT_OF_HALF)
+                            elif activation == GELU_TANH:
+                                Y[n, g, o, y, x] *= 0.5 + 0.5 * math.tanh(
+                                    Y[n, g, o, y, x]
+                                    * (TANH_SLOPE + TANH_CURVE * Y[n, g, o, y, x] * Y[n, g, o, y, x])
+                                )
+                            elif activation == SILU:
+                                Y[n, g, o, y, x] /= 1.0 + np.exp(-Y[n, g, o, y, x])
+
+    return convolution
+
+
+def depthwise_nest(strides: tuple[int, int], dilations: tuple[int, int], activation: int) -> Any:
+    """The loops of a convolution of each channel by itself, as plain Python."""
+    stride_h, stride_w = strides
+    dilation_h, dilation_w = dilations
+
+    def depthwise(X, W, bias, Y):
+        """`Y = activation(X * W + bias)`, channel by channel.
+
+        X: (N, C, H, W), W: (C, R, S), bias: (C,), Y: (N, C, P, Q).
+        """
+        N, C, P, Q = Y.shape
+        _, R, S = W.shape
+        for n in range(N):
+            for c in range(C):
+                for y in range(P):
+                    for x in range(Q):
+                        Y[n, c, y, x] = bias[c]
+                        for r in range(R):
+                            for s in range(S):
+                                Y[n, c, y, x] += (
+                                    X[n, c, y * stride_h + r * dilation_h, x * stride_w + s * dilation_w]
+                                    * W[c, r, s]
+                                )
+                        if activation == RELU:
+                            Y[n, c, y, x] = np.maximum(Y[n, c, y, x], 0.0)
+                        elif activation == GELU:
+                            Y[n, c, y, x] *= 0.5 + 0.5 * math.erf(Y[n, c, y, x] * ROOT_OF_HALF)
+                        elif activation == GELU_TANH:
+                            Y[n, c, y, x] *= 0.5 + 0.5 * math.tanh(
+                                Y[n, c, y, x] * (TANH_SLOPE + TANH_CURVE * Y[n, c, y, x] * Y[n, c, y, x])
+                            )
+                        elif activation == SILU:
+                            Y[n, c, y, x] /= 1.0 + np.exp(-Y[n, c, y, x])
+
+    return depthwise
+
+
+@cache
+def convolution_by_rows(strides: tuple[int, int], dilations: tuple[int, int], activation: int) -> Any:
+    """The schedule for NCHW, where a row of the image is contiguous.
+
+    On the CPU: 4 output channels by 28 columns of one row stay in registers while the window and the input
+    channels run.  On a GPU: a block owns 32 channels of a part of the image, a thread 4 x 4 outputs.
+    """
+    kernel = convolution_nest(strides, dilations, activation)
+    kernel = tile(o=(32, 4), x=28, order="n g o.0 y o.1 x.0 c r s o.2 x.1", target="cpu")(kernel)
+    kernel = vectorize("x", target="cpu")(kernel)
+    kernel = unroll("o", target="cpu")(kernel)
+    kernel = tile(o=(32, 4), x=(32, 4), c=8, target="cuda")(kernel)
+    return unroll("x", target="cuda")(unroll("o", target="cuda")(kernel))
+
+
+@cache
+def convolution_by_channels(
+    strides: tuple[int, int], dilations: tuple[int, int], activation: int, block: int = 64
+) -> Any:
+    """The schedule for NHWC, where the channels of a pixel are contiguous.
+
+    On the CPU: 6 pixels by a `block` of output channels stay in registers (of float64 32 fit); their weights are
+    packed once an image, in the order in which they are read.  On a GPU as `convolution_by_rows`.
+    """
+    kernel = convolution_nest(strides, dilations, activation)
+    kernel = tile(o=block, x=6, order="n g o.0 y x.0 r s c x.1 o.1", stage={"W": "o.0"}, target="cpu")(kernel)
+    kernel = vectorize("o", target="cpu")(kernel)
+    kernel = unroll("x", target="cpu")(kernel)
+    kernel = tile(o=(32, 4), x=(32, 4), c=8, target="cuda")(kernel)
+    return unroll("x", target="cuda")(unroll("o", target="cuda")(kernel))
+
+
+@cache
+def depthwise_by_rows(strides: tuple[int, int], dilations: tuple[int, int], activation: int) -> Any:
+    """The schedule for NCHW: on the CPU 64 columns of a row stay in registers; on a GPU a thread has 4."""
+    kernel = depthwise_nest(strides, dilations, activation)
+    kernel = tile(x=64, order="n c y x.0 r s x.1", target="cpu")(kernel)
+    kernel = vectorize("x", target="cpu")(kernel)
+    return unroll("x", target="cuda")(tile(x=(32, 4), target="cuda")(kernel))
+
+
+@cache
+def depthwise_by_channels(
+    strides: tuple[int, int], dilations: tuple[int, int], activation: int, block: int = 64
+) -> Any:
+    """The schedule for NHWC: on the CPU a `block` of channels of 4 pixels stays in registers."""
+    kernel = depthwise_nest(strides, dilations, activation)
+    kernel = tile(c=block, x=4, order="n y c.0 x.0 r s x.1 c.1", stage={"W": "c.0"}, target="cpu")(kernel)
+    kernel = vectorize("c", target="cpu")(kernel)
+    kernel = unroll("x", target="cpu")(kernel)
+    return unroll("c", target="cuda")(tile(c=(32, 4), target="cuda")(kernel))
+
+
+@vectorize()
+@tile(y=8, x=32, target="cuda")
+def copy_images(X, Y):
+    """`Y = X`, for X, Y: (N, C, H, W)."""
+    N, C, H, W = Y.shape
+    for n in range(N):
+        for c in range(C):
+            for y in range(H):
+                for x in range(W):
+                    Y[n, c, y, x] = X[n, c, y, x]
