@@ -109,6 +109,20 @@ def test_the_mask_of_a_bound_needs_no_vector_of_counters() -> None:
     assert f"head(x_n0 - i, {LANES})" in source_of(kernel)
 
 
+@pytest.mark.parametrize("lanes", [2, 8, 16, 63, 64])
+def test_the_mask_of_a_bound_has_as_many_lanes_on(lanes: int) -> None:
+    x = array("x", "int8")
+    start = Var("start")
+    index = lanes_from(start, lanes)
+    store = Store("x", (index,), Const(1, Scalar("int8")), below(index, Var("stop")))
+    kernel = Kernel("ones", (x, start, Var("stop")), (store,))
+    function = compiled(kernel)
+    for count in (-(2**63), -1, 0, 1, lanes - 1, lanes, lanes + 1, 2**32 + 1, 2**63 - 1):
+        data = np.zeros(lanes, np.int8)
+        function(data, 0, count)
+        np.testing.assert_array_equal(data, np.arange(lanes) < count)
+
+
 # ------------------------------------------------------------------------------------------------- strides
 
 

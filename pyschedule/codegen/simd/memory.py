@@ -7,6 +7,7 @@ zero in lanes that are off and never touches their addresses.  `array` is a NumP
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -465,6 +466,11 @@ def head(_typing: Any, count: Any, lanes: Any) -> Any:
         zero, full = ir.Constant(INT64, 0), ir.Constant(INT64, width)
         number = builder.select(builder.icmp_signed("<", args[0], full), args[0], full)
         number = builder.select(builder.icmp_signed("<", number, zero), zero, number)
+        if width < 64 and sys.byteorder == "little":  # lane 0 is bit 0
+            # From the bits of an integer, not from a comparison: LLVM moves a comparison to where its result is used,
+            # and in a loop that costs an instruction and two vector registers, a mask one of the registers for masks.
+            bits = builder.not_(builder.shl(ir.Constant(INT64, -1), number))
+            return builder.bitcast(builder.trunc(bits, ir.IntType(width)), ir.VectorType(BIT, width))
         indices = ir.Constant(ir.VectorType(INT32, width), list(range(width)))
         return builder.icmp_unsigned("<", indices, broadcast(builder, builder.trunc(number, INT32), width))
 
