@@ -50,7 +50,7 @@ from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import reach
 from pyschedule.transforms.nest import Body, Names, conjuncts, guarded, replace_statement, tile_form, with_body
-from pyschedule.transforms.staging_buffers import Axis, Buffer, Read, buffer_of, shape_of
+from pyschedule.transforms.staging_buffers import Axis, Buffer, Read, buffer_of, filling_order, shape_of
 
 
 def stage(
@@ -271,10 +271,11 @@ def _with_copy(
     inside = build.both(guard, buffer.inside) if shared else buffer.inside
     value: Expr = load if inside == build.TRUE else Select(inside, load, _zero(load.dtype), element_of(load.dtype))
     copy: Body = (Store(tile.name, indices, value),)
-    # Where the loops inside run on the cores, so does the copy: its panels are apart from one another.
+    # Where the loops inside run on the cores, so does the copy: no two iterations fill the same element.
     outermost = "parallel" if any(loop.mapping == "parallel" for loop in loops(body)) else "serial"
-    for axis in reversed(buffer.axes):
-        mapping = "cooperative" if shared else outermost if axis is buffer.axes[0] else "serial"
+    order = buffer.axes if shared else filling_order(buffer, array)
+    for axis in reversed(order):
+        mapping = "cooperative" if shared else outermost if axis is order[0] else "serial"
         copy = (dataclasses.replace(axis.loop, body=copy, source="", mapping=mapping),)
     # Barriers need every thread, so that there the guard is the value's.
     if shared and len(body) > 1 and isinstance(body[0], Alloc) and isinstance(body[1], Barrier):

@@ -38,6 +38,7 @@ class Axis:
     read: Expr
     position: int
     sources: frozenset[str]  # the user's names of the loops that move along it
+    dim: int  # the array's axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def buffer_of(
             continue
         window = len(moving) > 1 or not isinstance(index, Var)
         if not window:
-            split, overruns = _panels(moving[0], inner, read, target, names)
+            split, overruns = _panels(moving[0], inner, read, target, names, place)
             value: Expr = split[-1].loop.counter
         else:
             split, value = _window(index, moving, inner, names, place)
@@ -96,7 +97,9 @@ def buffer_of(
     return Buffer(tuple(axes), tuple(source), build.all_of(tests))
 
 
-def _panels(last: For, inner: tuple[For, ...], read: Read, target: Target, names: Names) -> tuple[list[Axis], bool]:
+def _panels(
+    last: For, inner: tuple[For, ...], read: Read, target: Target, names: Names, dim: int
+) -> tuple[list[Axis], bool]:
     """The axes of an index that is one counter: an axis a piece of its loop where panels are wanted, else one.
 
     Also whether the copy runs past the loop's end, to fill whole tiles.
@@ -118,7 +121,7 @@ def _panels(last: For, inner: tuple[For, ...], read: Read, target: Target, names
         fill = For(counter, base, build.add(base, total), build.const(step), (), source="", loc=last.loc)
         whole_tile = build.const(-(-total // step))
         index = build.floordiv(build.sub(last.counter, base), step)
-        return [Axis(whole_tile, fill, index, read.loops.index(last), frozenset({last.source}))], True
+        return [Axis(whole_tile, fill, index, read.loops.index(last), frozenset({last.source}), dim)], True
     axes: list[Axis] = []
     own = frozenset({last.source})
     renamed: dict[str, Expr] = {}
@@ -147,7 +150,8 @@ def _panels(last: For, inner: tuple[For, ...], read: Read, target: Target, names
         fill = For(counter, start, stop, build.const(stride), (), source="", loc=loop.loc)
         position = read.loops.index(loop)
         index = build.floordiv(build.sub(loop.counter, low), stride)
-        axes.append(Axis(extent, fill, index, position, own if place == len(pieces) - 1 else frozenset()))
+        moved_by = own if place == len(pieces) - 1 else frozenset()
+        axes.append(Axis(extent, fill, index, position, moved_by, dim))
         renamed[loop.var] = Var(counter)
     return axes, exact or len(pieces) > 1
 
@@ -180,7 +184,24 @@ def _window(
     extent = build.const(reach + 1)
     fill = For(counter, base, build.add(base, reach + 1), build.ONE, (), source="", loc=moving[0].loc)
     moved_by = frozenset(loop.source for loop in moving)
-    return [Axis(extent, fill, build.sub(index, base), place, moved_by)], Var(counter)
+    return [Axis(extent, fill, build.sub(index, base), place, moved_by, place)], Var(counter)
+
+
+def filling_order(buffer: Buffer, array: Array) -> tuple[Axis, ...]:
+    """The axes in the order of the loops that fill the buffer.
+
+    Memory is read fastest from its beginning to its end, and the order in which a buffer in the caches is written
+    matters less: a row goes to all its panels before the next is read.  Where the array's unit-stride axis is not
+    the buffer's last one, the copy turns the tile around, and keeps to the order of the buffer.
+    """
+    last = array.rank - 1
+    unit = last if array.unit_axis is None else array.unit_axis
+    if not buffer.axes or buffer.axes[-1].dim != unit:
+        return buffer.axes
+    slowest_first = (*(dim for dim in range(array.rank) if dim != unit), unit)
+    if unit == 0:
+        slowest_first = tuple(range(last, -1, -1))
+    return tuple(sorted(buffer.axes, key=lambda axis: slowest_first.index(axis.dim)))
 
 
 def shape_of(buffer: Buffer) -> tuple[object, ...]:

@@ -284,3 +284,20 @@ def test_a_checked_index_is_not_checked_by_the_copy():
 
     tiled = tile(i=4, j=3, stage={"x": "j.0"})(perhaps)
     agrees(tiled, counting(4, 5), -np.ones(5, np.float32), counting(5, 5))
+
+
+# ----------------------------------------------------------------------------------------- the order of the copy
+
+
+@pytest.mark.parametrize(("layout", "order"), [("C", ["k", "j", "j"]), ("F", ["j", "k", "j"])])
+def test_a_copy_reads_whole_rows(layout, order):
+    """Panels of j are filled row by row where a row is contiguous; a tile that is turned around, panel by panel."""
+    panels = tile(i=2, j=(64, 16), order="j.0 i.0 j.1 k i.1 j.2", stage={"B": "j.0"})(kernels.gemm)
+    A, B, C = counting(5, 7), np.asarray(counting(7, 70), order=layout), np.zeros((5, 70))
+    lowering = panels.lower(A, B, C, target=WIDE)
+    same(lowering, A, B, C)
+    for stmt, above in walk_with_loops(lowering.stages["tiling"].body):
+        if isinstance(stmt, Store) and stmt.array == "B_tile":
+            assert [loop.var[0] for loop in above][1:] == order
+            return
+    raise AssertionError("nothing is staged")
