@@ -20,7 +20,16 @@ from pyschedule.schedule import targets
 GOLDEN = Path(__file__).parent / "golden"
 
 #: A CPU with AVX-512, by its table and not by what this machine has.
-CPU = dataclasses.replace(targets.host(), arch="golden", vector_bytes=64, vector_registers=32, cores=4)
+CPU = dataclasses.replace(
+    targets.host(),
+    arch="golden",
+    vector_bytes=64,
+    vector_registers=32,
+    register_bytes=64 * 32,
+    mask_registers=True,
+    folds=("vectors", "broadcasts"),
+    cores=4,
+)
 TARGETS = {"cpu": CPU, "cuda": targets.resolve("cuda:sm_80")}
 
 

@@ -4,7 +4,8 @@ Counted are floats and vectors; scalars of integers live in other registers.  A 
 as its bytes fill, a scalar float one.  Held all the time are the elements of register arrays, scalars that go
 around the loop, and what the loop only reads (constants and invariants).  On top of these come, statement by
 statement, the locals and the elements that are loaded before and used again, and the operands that the
-expression keeps at once; the last of them may stay in memory, as an operand of the instruction.
+expression keeps at once.  What an instruction can read from memory needs none, if it is used once; nor does the
+result of `a = a + x * y`, which is left in `a`.
 """
 
 from __future__ import annotations
@@ -13,71 +14,98 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyschedule.ir.build import constant
-from pyschedule.ir.nodes import Assign, Broadcast, Const, Expr, If, Load, Stmt, Store, Var, While
-from pyschedule.ir.types import Type, Vector, element_of
+from pyschedule.ir.nodes import (
+    Assign,
+    BinOp,
+    Broadcast,
+    Call,
+    Const,
+    Expr,
+    If,
+    Load,
+    Ramp,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
+from pyschedule.ir.types import BOOL, Type, Vector, element_of, lanes_of
 from pyschedule.ir.visitors import Body, children, local_arrays, walk, walk_expr
 
 
-def pressure(body: Body, vector_bytes: int, registers: Collection[str] = ()) -> int:
-    """The most registers of `vector_bytes` that are live at once in the body of an innermost loop.
+@dataclass(frozen=True, slots=True)
+class RegisterFile:
+    """Registers for values of `bytes` each.  `masks`: masks have registers of their own.  `folds_vectors` and
+    `folds_broadcasts`: an instruction can read a vector, or one element for all lanes, from memory.  `contracts`:
+    a product and a sum are one instruction."""
+
+    bytes: int
+    masks: bool = False
+    folds_vectors: bool = True
+    folds_broadcasts: bool = True
+    contracts: bool = True
+
+
+def pressure(body: Body, file: RegisterFile, registers: Collection[str] = ()) -> int:
+    """The most registers of a file that are live at once in the body of an innermost loop.
 
     `registers` names arrays held in registers that are declared outside; those declared in the body as
     `"register"` are known, and an array that is only ever indexed by constants is taken for one.
     """
-    return _Estimate(tuple(_leaves(body)), vector_bytes, _register_arrays(body, registers)).total()
+    return _estimate(body, file, registers).total()
+
+
+def held_elements(body: Body, file: RegisterFile, registers: Collection[str] = ()) -> int:
+    """How many of the registers hold elements of register arrays, for all of the body."""
+    return _estimate(body, file, registers).elements()
+
+
+def _estimate(body: Body, file: RegisterFile, registers: Collection[str]) -> _Estimate:
+    leaves = tuple(_leaves(body))
+    lanes = any(lanes_of(value.type) > 1 for stmt in leaves for value in _values(stmt))
+    return _Estimate(leaves, file, _register_arrays(body, registers), lanes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Estimate:
     leaves: Sequence[Stmt]
-    vector_bytes: int
+    file: RegisterFile
     arrays: frozenset[str]
+    lanes: bool  # some statement computes vectors
 
     def total(self) -> int:
         ranges = [*self._locals(), *self._shared_loads()]
-        shared = {part for part, _, _ in ranges if isinstance(part, Load)}
+        shared = {part for part, first, last in ranges if isinstance(part, Load) and first < last}
         most = 0
         for place, stmt in enumerate(self.leaves):
-            live = sum(self.size(part.type) for part, first, last in ranges if first < place <= last)
-            loaded = {part for part, first, last in ranges if part in shared and first < place <= last}
-            need = max((self.need(value, loaded) for value in _values(stmt)), default=0)
+            live = sum(self.size_of(part) for part, first, last in ranges if first < place <= last)
+            loaded = {part for part, first, last in ranges if isinstance(part, Load) and first < place <= last}
+            need = max((_Need(self, loaded, shared).of(value, stmt) for value in _values(stmt)), default=0)
             most = max(most, live + need)
         return self._held() + most
 
     def size(self, type_: Type) -> int:
-        """Registers that a value takes; none for a scalar that is no float."""
+        """Registers that a value takes; none for a scalar that is no float, nor for a mask with its own."""
         if isinstance(type_, Vector):
-            return -(-type_.bytes // self.vector_bytes)
+            return 0 if self.file.masks and element_of(type_) == BOOL else -(-type_.bytes // self.file.bytes)
         return 1 if element_of(type_).is_float else 0
 
-    def need(self, expr: Expr, loaded: Collection[Expr]) -> int:
-        """Registers to evaluate an expression, its result included (Sethi and Ullman's number)."""
-        if isinstance(expr, (Const, Var)) or expr in loaded:
-            return 0
-        if isinstance(expr, Load):
-            masked = 0 if expr.mask is None else self.size(expr.mask.type)
-            return 0 if expr.array in self.arrays else self.size(expr.type) + masked
-        if isinstance(expr, Broadcast) and isinstance(expr.value, (Const, Var)):
-            return 0
-        parts = [(self.need(part, loaded), part) for part in children(expr)]
-        # Dearest first, so that the fewest results wait; a load comes last and is not waited for.
-        parts.sort(key=lambda item: (isinstance(item[1], Load), -item[0]))
-        most, waiting = self.size(expr.type), 0
-        for number, (need, part) in enumerate(parts):
-            folded = number > 0 and isinstance(part, Load) and part.mask is None and part is parts[-1][1]
-            if need and not folded:
-                most = max(most, waiting + need)
-                waiting += self.size(part.type)
-        return most
+    def size_of(self, part: Expr) -> int:
+        """Registers of a value: among vectors an integer that is loaded is spread over the lanes."""
+        spread = self.lanes and isinstance(part, Load) and element_of(part.type) != BOOL
+        return max(self.size(part.type), int(spread))
 
-    def _held(self) -> int:
-        """Accumulators, scalars that go around, constants and invariants."""
-        elements: dict[tuple[str, tuple[Expr, ...]], int] = {}
+    def elements(self) -> int:
+        found: dict[tuple[str, tuple[Expr, ...]], int] = {}
         for access in (one for stmt in self.leaves for one in _accesses(stmt)):
             if access.array in self.arrays:
                 kind = access.value.type if isinstance(access, Store) else access.type
                 key = access.array, access.indices
-                elements[key] = max(1, self.size(kind), elements.get(key, 0))
+                found[key] = max(1, self.size(kind), found.get(key, 0))
+        return sum(found.values())
+
+    def _held(self) -> int:
+        """Accumulators, scalars that go around, constants and invariants."""
         constants = {
             part
             for stmt in self.leaves
@@ -96,7 +124,12 @@ class _Estimate:
                         around[part.name] = self.size(part.type)
             if isinstance(stmt, Assign):
                 first_write.setdefault(stmt.target, place)
-        return sum(elements.values()) + len(constants) + sum(around.values())
+        return self.elements() + self._masks() + len(constants) + sum(around.values())
+
+    def _masks(self) -> int:
+        """Masks of accesses, where they take vector registers: most are those of a tail, and do not change."""
+        masks = {access.mask for stmt in self.leaves for access in _accesses(stmt) if access.mask is not None}
+        return sum(self.size(mask.type) for mask in masks)
 
     def _locals(self) -> Iterator[tuple[Expr, int, int]]:
         """Locals that are written before they are read: from the first writing to the last reading."""
@@ -129,6 +162,74 @@ class _Estimate:
                     yield load, *ranges.pop(load)
         for load, (first, last) in ranges.items():
             yield load, first, last
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """Registers to evaluate an expression (Sethi and Ullman's numbers), beside those of the values in `loaded`.
+    What is `shared` has to stay in a register once it is loaded."""
+
+    within: _Estimate
+    loaded: Collection[Expr]
+    shared: Collection[Expr]
+
+    def of(self, value: Expr, stmt: Stmt) -> int:
+        """For the value of a statement; an update of a register leaves the result there."""
+        if not isinstance(value, (BinOp, Call)) or not any(_is_target(part, stmt) for part in children(value)):
+            return self.expression(value)
+        others = [part for part in self.operands(value) if not _is_target(part, stmt)]
+        return self.together(value, others, beside=1)
+
+    def expression(self, expr: Expr) -> int:
+        if isinstance(expr, (Const, Var)) or expr in self.loaded:
+            return 0
+        if isinstance(expr, Load):
+            return 0 if expr.array in self.within.arrays else self.within.size_of(expr)
+        if isinstance(expr, Broadcast):
+            return self.expression(expr.value)
+        return max(self.within.size(expr.type), self.together(expr, self.operands(expr)))
+
+    def operands(self, expr: Expr) -> list[Expr]:
+        """What one instruction reads: for a sum with a product in it the factors too, where they are one."""
+        parts = list(children(expr))
+        if self.within.file.contracts and isinstance(expr, BinOp) and expr.op in "+-" and expr.dtype.is_float:
+            product = next((part for part in parts if isinstance(part, BinOp) and part.op == "*"), None)
+            if product is not None:
+                parts.remove(product)
+                parts += children(product)
+        return parts
+
+    def together(self, expr: Expr, parts: Sequence[Expr], beside: int = 0) -> int:
+        """Operands of one instruction: dearest first, so that the fewest results wait.  One may stay in memory if
+        another is in a register; so many `beside` these are."""
+        foldable = (part for part in parts if len(parts) + beside > 1 and self.folds(part, lanes_of(expr.type)))
+        folded = next(foldable, None)
+        needs = [(self.expression(part), part) for part in parts if part is not folded]
+        most = waiting = 0
+        for need, part in sorted(needs, key=lambda item: -item[0]):
+            if need:
+                most = max(most, waiting + need)
+                waiting += self.within.size_of(part)
+        return most
+
+    def folds(self, part: Expr, lanes: int) -> bool:
+        if isinstance(part, Broadcast):
+            part = part.value
+        if not isinstance(part, Load) or part.mask is not None or part.array in self.within.arrays:
+            return False
+        if part in self.shared or part in self.loaded:
+            return False
+        file, vectors = self.within.file, [index for index in part.indices if lanes_of(index.type) > 1]
+        if not vectors:
+            return file.folds_broadcasts if lanes > 1 else file.folds_vectors
+        return file.folds_vectors and all(isinstance(index, Ramp) and index.stride == 1 for index in vectors)
+
+
+def _is_target(part: Expr, stmt: Stmt) -> bool:
+    """Whether an expression is what a statement writes."""
+    if isinstance(stmt, Store):
+        return isinstance(part, Load) and (part.array, part.indices) == (stmt.array, stmt.indices)
+    return isinstance(stmt, Assign) and isinstance(part, Var) and part.name == stmt.target
 
 
 def _leaves(body: Body) -> Iterator[Stmt]:

@@ -14,7 +14,9 @@ class Target:
     """`kind`: `"cpu"` or `"cuda"`.  `arch`: the host's CPU name, or `"sm_90a"`.
 
     `vector_bytes`, `vector_registers`: one SIMD register's size and their number (on a GPU: the widest
-    access, and 32-bit registers a thread).  `copies`: unrolled copies are written out as text (else loop
+    access, and 32-bit registers a thread).  `mask_registers`: masks have registers of their own.  `folds`: what an
+    instruction reads from memory as an operand, without a register: `"vectors"`, `"broadcasts"` (one element for
+    all lanes).  `copies`: unrolled copies are written out as text (else loop
     metadata asks the back end's compiler for them).  `parallel_mapping`: what runs the outermost tiles.
     `thread_mapping`: what runs the tiles below them; empty where there are no hardware threads below.
     `staging_space`: where a staged tile lives; `staging_bytes`: how much may live there; `staging_panels`: it is
@@ -36,6 +38,8 @@ class Target:
     register_bytes: int
     staging_panels: bool = False
     staging_widens: bool = False
+    mask_registers: bool = False
+    folds: tuple[str, ...] = ()
     cores: int = 1
     threads_per_block: tuple[int, int] = (1, 1)
     compute_capability: tuple[int, int] | None = None
@@ -68,6 +72,8 @@ def host() -> Target:
         register_bytes=(64 * 32) if wide else 32 * 16 if avx else 16 * (32 if features.get("neon", False) else 16),
         staging_panels=True,
         staging_widens=True,
+        mask_registers=wide,
+        folds=("vectors", "broadcasts") if wide else ("vectors",) if avx else (),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
 

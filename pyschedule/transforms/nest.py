@@ -13,6 +13,7 @@ from pyschedule.ir.visitors import (
     arrays,
     bodies,
     children,
+    contains,
     may_break,
     rewrite,
     variable_types,
@@ -171,6 +172,12 @@ def replace_statement(body: Body, old: Stmt, new: Body) -> Body:
         if inner is not stmt:
             return (*body[:place], inner, *body[place + 1 :])
     return body
+
+
+def innermost_loops(body: Body) -> list[For | While]:
+    """The loops with no loop in them."""
+    found = (stmt for stmt in walk(body) if isinstance(stmt, (For, While)))
+    return [loop for loop in found if not contains(loop.body, For, While)]
 
 
 def with_body(kernel: Kernel, body: Body) -> Kernel:

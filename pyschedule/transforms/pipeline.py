@@ -20,6 +20,7 @@ from pyschedule.transforms import (
     promotion,
     registers,
     staging,
+    statement_order,
     tiling,
     unroll_requests,
     unrolling,
@@ -121,6 +122,9 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
     kernel = simplify(kernel)
     if unrolls and target.copies:
         kernel = simplify(unrolling.unroll_registers(kernel, target))
+        # The copies of a register tile stand one after another now, in the order in which loops were unrolled.
+        file = registers.register_file(target, strict_math=kernel.strict_math)
+        kernel = statement_order.order_statements(kernel, file)
     # Last: the loops that are hot now are those that must stay as they are.
     kernel, polls = polling.poll(kernel, schedule.of(Poll), target)
     records += polls

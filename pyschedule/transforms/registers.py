@@ -9,13 +9,26 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from pyschedule.analysis.registers import RegisterFile
 from pyschedule.ir import build
 from pyschedule.ir.nodes import Alloc, Array, Compare, Expr, Kernel, Load, Ramp, Select, Stmt, Store
 from pyschedule.ir.types import Vector, element_of, lanes_of
 from pyschedule.ir.visitors import children, local_arrays, rewrite, variables, walk, walk_expr
+from pyschedule.schedule.targets import Target
 from pyschedule.transforms.nest import Body, conjuncts, with_body
 
 Indices = tuple[Expr, ...]
+
+
+def register_file(target: Target, *, strict_math: bool = False) -> RegisterFile:
+    """A target's registers, as the estimate of pressure sees them."""
+    return RegisterFile(
+        target.register_bytes // target.vector_registers,
+        target.mask_registers,
+        "vectors" in target.folds,
+        "broadcasts" in target.folds,
+        contracts=not strict_math,
+    )
 
 
 def accesses_of(body: Body, name: str) -> list[Indices]:

@@ -15,6 +15,7 @@ from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import bands
 from pyschedule.transforms.nest import runners, uncounted
+from pyschedule.transforms.registers import register_file
 from pyschedule.transforms.vectorization import innermost_pieces
 
 
@@ -116,7 +117,7 @@ def requests_of(kernel: Kernel, source: Kernel, directive: Unroll, target: Targe
             return []
         chosen = list(zip(outputs[len(outputs) - count :], directive.factors[-count:], strict=True))
         return [Request(source, ordinal, factor) for (source, ordinal), factor in chosen]
-    choices = ((key, _automatic(loops, target)) for key, loops in pieces.items())
+    choices = ((key, _automatic(loops, target, kernel.strict_math)) for key, loops in pieces.items())
     return [Request(*key, choice.factor, notes=(choice.why,)) for key, choice in choices if choice.factor > 1]
 
 
@@ -144,7 +145,7 @@ class _Choice:
     why: str
 
 
-def _automatic(loops: Sequence[For], target: Target) -> _Choice:
+def _automatic(loops: Sequence[For], target: Target, strict_math: bool) -> _Choice:
     """The largest power of two up to 8 whose copies stay under 0.8 of the registers; 1 for a loop with loops in
     it, that may be left or stays rolled, or with more statements than pay."""
     label = loops[0].label
@@ -157,7 +158,8 @@ def _automatic(loops: Sequence[For], target: Target) -> _Choice:
             return _Choice(1, f"loop '{label}': it may be left early")
         if loop.mapping != "serial":
             return _Choice(1, f"loop '{label}': its iterations run on {runners(loop)}")
-    need = max(max(1, pressure(loop.body, target.vector_bytes)) for loop in loops)
+    file = register_file(target, strict_math=strict_math)
+    need = max(max(1, pressure(loop.body, file)) for loop in loops)
     statements = max(sum(1 for _ in walk(loop.body)) for loop in loops)
     limit = int(_SHARE * target.vector_registers)
     factor = 1
@@ -172,4 +174,4 @@ def _automatic(loops: Sequence[For], target: Target) -> _Choice:
 
 def why_not(kernel: Kernel, target: Target) -> list[str]:
     """For each loop, why an automatic request leaves it alone."""
-    return [_automatic(loops, target).why for loops in innermost_pieces(kernel).values()]
+    return [_automatic(loops, target, kernel.strict_math).why for loops in innermost_pieces(kernel).values()]

@@ -467,8 +467,8 @@ def head(_typing: Any, count: Any, lanes: Any) -> Any:
         number = builder.select(builder.icmp_signed("<", args[0], full), args[0], full)
         number = builder.select(builder.icmp_signed("<", number, zero), zero, number)
         if width < 64 and sys.byteorder == "little":  # lane 0 is bit 0
-            # From the bits of an integer, not from a comparison: LLVM moves a comparison to where its result is used,
-            # and in a loop that costs an instruction and two vector registers, a mask one of the registers for masks.
+            # From the bits of an integer, not from a comparison: LLVM moves comparisons to where their results are
+            # used. In a loop each costs an instruction and a vector register; bits stay in a register for masks.
             bits = builder.not_(builder.shl(ir.Constant(INT64, -1), number))
             return builder.bitcast(builder.trunc(bits, ir.IntType(width)), ir.VectorType(BIT, width))
         indices = ir.Constant(ir.VectorType(INT32, width), list(range(width)))
