@@ -14,6 +14,8 @@ import numpy as np
 
 Layout = np.ndarray[Any, Any]
 
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+
 _ALIGNMENT = 256
 
 
@@ -88,6 +90,8 @@ class Operand:
     def __getitem__(self, index: Any) -> Operand:
         """A view by integers, slices, `None` and `...`."""
         items = index if isinstance(index, tuple) else (index,)
+        if not items:
+            return self
         text = ", ".join(map(_index_text, items))
         if not any(item is Ellipsis for item in items):
             items = (*items, Ellipsis)  # never a scalar
@@ -104,6 +108,12 @@ class Operand:
         except AttributeError:
             return None
         return Operand(view, parent=self, view=f"{{}}.reshape({shape})")
+
+    def permuted(self, *axes: int) -> Operand:
+        """A view with the axes in this order; only ask for other views before it, not of it."""
+        if axes == tuple(range(self.ndim)):
+            return self
+        return Operand(self.sample.transpose(axes), parent=self, view=f"_permuted({{}}, {axes})")
 
     def broadcast(self, *shape: int) -> Operand:
         """A view in which axes of extent 1 are repeated; the shape must allow it."""

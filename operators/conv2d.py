@@ -1,20 +1,20 @@
-"""Two-dimensional convolution (cross-correlation, as deep-learning libraries call it), NCHW."""
+"""Two-dimensional convolution (cross-correlation, as deep-learning libraries call it)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from operators.arrays import filled, result_of, same_dtype, shape_of
-from operators.kernels.convolutions import bias_kernel, conv2d_kernel
+from operators.activations import number_of
+from operators.arrays import FLOATS, Operand, filled, require_shape, result_of, same_dtype, shape_of, supported
+from operators.kernels.convolutions import (
+    convolution_by_channels,
+    convolution_by_rows,
+    depthwise_by_channels,
+    depthwise_by_rows,
+)
 from operators.operator import operator
 from operators.plans import Plan, Step, copy
-
-
-def _pair(value: Any, name: str, least: int) -> tuple[int, int]:
-    pair = (value, value) if hasattr(value, "__index__") else tuple(value)
-    if len(pair) != 2 or any(not hasattr(item, "__index__") or int(item) < least for item in pair):
-        raise ValueError(f"{name}: an integer of at least {least}, or two of them, is needed, not {value!r}")
-    return int(pair[0]), int(pair[1])
+from operators.windows import Windows, integer_of, windows_of
 
 
 @operator("x", "weight", "bias", "out")
@@ -23,55 +23,139 @@ def conv2d(
     weight: Any,
     bias: Any = None,
     stride: int | tuple[int, int] = 1,
-    padding: int | tuple[int, int] = 0,
+    padding: int | tuple[int, int] | tuple[int, int, int, int] | str = 0,
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
     *,
+    layout: str = "NCHW",
+    activation: str | None = None,
     out: Any = None,
 ) -> Plan:
-    """The convolution of x: (N, C, H, W) with weight: (O, C / groups, R, S); names and defaults as PyTorch's.
+    """`activation(x * weight + bias)`, where `*` slides windows over images; names and defaults as PyTorch's.
 
-    `stride`, `padding` and `dilation` are ints or (height, width) pairs.  The result is (N, O, P, Q).
-    `ValueError` where the shapes disagree or the dilated window is larger than the padded input.
+    x: (N, C, H, W), or (N, H, W, C) with `layout="NHWC"`; weight, in either: (O, C / groups, R, S); bias: (O,).
+    The result is (N, O, P, Q), or (N, P, Q, O); without the N where x has none.  float32, float64, float16 or
+    bfloat16, all of one kind; halves are summed in float32 and rounded once.
+
+    stride, dilation: an int, or (height, width).  padding: so, or (top, bottom, left, right); `"valid"` for none;
+    `"same"` for a result as large as x (strides of 1 only; an odd zero goes to the far side).  groups: the
+    channels of x and of the result are that many groups, each with weights of its own.  activation: `"relu"`,
+    `"gelu"`, `"gelu_tanh"` or `"silu"`.  As in PyTorch, images of no channels have a result of no channels.
+
+    `TypeError` for mixed or other dtypes and what is no integer; `ValueError` where shapes disagree, a number is
+    too small, an image is empty, or the dilated window is larger than the padded image (both are named).
     """
-    same_dtype(("x", x), ("weight", weight), ("bias", bias))
-    batch, channels, height, width = shape_of(x, "x", 4)
-    filters, depth, rows, columns = shape_of(weight, "weight", 4)
-    strides, dilations = _pair(stride, "stride", 1), _pair(dilation, "dilation", 1)
-    pads = _pair(padding, "padding", 0)
-    if groups < 1 or filters % groups or channels != depth * groups:
+    dtype = same_dtype(("x", x), ("weight", weight), ("bias", bias))
+    supported(dtype, "x", FLOATS)
+    if not isinstance(layout, str):
+        raise TypeError(f"layout: 'NCHW' or 'NHWC' is needed, not {layout!r}")
+    if layout not in ("NCHW", "NHWC"):
+        raise ValueError(f"layout: 'NCHW' or 'NHWC' is needed, not {layout!r}")
+    last = layout == "NHWC"
+    if x.ndim not in (3, 4):
+        raise ValueError(f"x: 3 or 4 dimensions are needed, not {x.ndim} (shape {x.shape})")
+    images = x if x.ndim == 4 else _split(x, 1, *x.shape)
+    batch, channels, *image = (images.shape[axis] for axis in ((0, 3, 1, 2) if last else (0, 1, 2, 3)))
+    filters, depth, *window = shape_of(weight, "weight", 4)
+    groups = integer_of(groups, "groups", 1)
+    if filters < groups or filters % groups or channels != depth * groups:
         raise ValueError(
-            f"groups={groups}: x has {channels} channels and weight is {(filters, depth, rows, columns)}; "
-            f"groups must divide both counts of channels, and weight must have {channels} / groups of them"
+            f"groups={groups}: x has {channels} channels and weight is {weight.shape}; {groups} must divide "
+            f"{filters}, which is at least {groups}, and x must have {depth} * {groups} channels"
         )
-    window = tuple(step * (size - 1) + 1 for step, size in zip(dilations, (rows, columns), strict=True))
-    area = (height + 2 * pads[0], width + 2 * pads[1])
-    if window[0] > area[0] or window[1] > area[1]:
-        raise ValueError(f"the window, {window} with its dilation, is larger than the padded input, {area}")
-    if bias is not None and shape_of(bias, "bias", 1) != (filters,):
-        raise ValueError(f"bias: shape {(filters,)} is needed, not {bias.shape}")
-    shape = (batch, filters, *((area[axis] - window[axis]) // strides[axis] + 1 for axis in range(2)))
-    result = result_of(out, shape, x.dtype)
-    steps = [Step(bias_kernel, (filled((filters,), x.dtype, 0.0) if bias is None else bias, result))]
-    source = x
-    if pads != (0, 0):
-        source = filled((batch, channels, *area), x.dtype, 0.0)
-        inner = source[..., pads[0] : pads[0] + height, pads[1] : pads[1] + width]
-        steps.append(Step(copy, (x, inner)))
-    kernel = conv2d_kernel(*strides, *dilations)
-    if groups == 1:
-        work = [Step(kernel, (source, weight, result))]
-    else:
-        size = filters // groups
-        work = [
-            Step(
-                kernel,
-                (
-                    source[:, group * depth : (group + 1) * depth],
-                    weight[group * size : (group + 1) * size],
-                    result[:, group * size : (group + 1) * size],
-                ),
-            )
-            for group in range(groups)
-        ]
-    return Plan((*steps, *work), main=work[0], result=result)
+    windows = windows_of((image[0], image[1]), (window[0], window[1]), stride, padding, dilation)
+    require_shape(bias, "bias", (filters,))
+    number = number_of(activation)
+
+    made = filters if channels else 0  # as PyTorch has it
+    sizes = (*windows.count, made) if last else (made, *windows.count)
+    result = result_of(out, (batch, *sizes) if x.ndim == 4 else sizes, dtype)
+    if bias is None:
+        bias = filled((filters,), dtype, 0.0)
+    images, steps = _padded(images, windows, last)
+    results = result if x.ndim == 4 else _split(result, 1, *result.shape)
+    main = _main(images, weight, bias, results, windows, groups, last, number)
+    return Plan((*steps, main) if result.size else (), main, result)
+
+
+def _padded(images: Operand, windows: Windows, last: bool) -> tuple[Operand, list[Step]]:
+    """The images with zeros around them, and the steps that make them."""
+    top, bottom, left, right = windows.pads
+    if windows.pads == (0, 0, 0, 0):
+        return images, []
+    shape = list(images.shape)
+    down, across = (1, 2) if last else (2, 3)
+    inner = [slice(0, extent) for extent in shape]
+    inner[down] = slice(top, top + shape[down])
+    inner[across] = slice(left, left + shape[across])
+    shape[down] += top + bottom
+    shape[across] += left + right
+    padded = filled(shape, images.dtype, 0.0)
+    return padded, [Step(copy, (images, padded[tuple(inner)]))]
+
+
+def _main(
+    images: Operand,
+    weight: Operand,
+    bias: Operand,
+    results: Operand,
+    windows: Windows,
+    groups: int,
+    last: bool,
+    activation: int,
+) -> Step:
+    """The call of the kernel, on images that are padded: one for all groups."""
+    filters, depth, *window = weight.shape
+    given = (windows.strides, windows.dilations, activation)
+    if window == [1, 1] and windows.strides == (1, 1):  # a product: all pixels are one row
+        images, results = _as_rows(images, results, last)
+    if groups > 1 and depth == 1 and filters == groups:
+        channels = (0, 3, 1, 2) if last else (0, 1, 2, 3)
+        alone = depthwise_by_channels(*given, _block(weight)) if last else depthwise_by_rows(*given)
+        return Step(alone, (images.permuted(*channels), weight[:, 0], bias, results.permuted(*channels)))
+    size = filters // groups
+    kernel = convolution_by_channels(*given, _block(weight)) if last else convolution_by_rows(*given)
+    return Step(
+        kernel,
+        (
+            _grouped(images, groups, last),
+            _split(weight, groups, size, *weight.shape[1:]),
+            _split(bias, groups, size),
+            _grouped(results, groups, last),
+        ),
+    )
+
+
+def _block(weight: Operand) -> int:
+    """The output channels whose sums of 6 pixels fit into registers."""
+    return 32 if weight.dtype.name == "float64" else 64
+
+
+def _as_rows(images: Operand, results: Operand, last: bool) -> tuple[Operand, Operand]:
+    """Both with all pixels of an image in one row, those of all images where they follow each other; or as they
+    are, where that would take a copy."""
+
+    def flat(array: Operand) -> Operand | None:
+        batch, *rest = array.shape
+        if last:
+            return array.reshaped(1, 1, batch * rest[0] * rest[1], rest[2])
+        return array.reshaped(batch, rest[0], 1, rest[1] * rest[2])
+
+    one, other = flat(images), flat(results)
+    return (images, results) if one is None or other is None else (one, other)
+
+
+def _grouped(array: Operand, groups: int, last: bool) -> Operand:
+    """(N, groups, channels of a group, height, width), whatever the layout in memory."""
+    if last:
+        batch, height, width, channels = array.shape
+        return _split(array, batch, height, width, groups, channels // groups).permuted(0, 3, 4, 1, 2)
+    batch, channels, height, width = array.shape
+    return _split(array, batch, groups, channels // groups, height, width)
+
+
+def _split(array: Operand, *shape: int) -> Operand:
+    """The array with axes cut in two, which never takes a copy."""
+    view = array.reshaped(*shape)
+    assert view is not None
+    return view

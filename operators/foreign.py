@@ -137,6 +137,27 @@ def broadcast(array: Any, shape: tuple[int, ...]) -> Any:
     return array.__array_namespace__().broadcast_to(array, shape)
 
 
+def permuted(array: Any, axes: tuple[int, ...]) -> Any:
+    """A view with the axes in this order, of any kind."""
+    if isinstance(array, np.ndarray):
+        return array.transpose(axes)
+    if hasattr(array, "permute"):  # PyTorch's name for it
+        return array.permute(axes)
+    if hasattr(array, "__array_namespace__"):
+        return array.__array_namespace__().permute_dims(array, axes)
+    return _Permuted(array, axes)
+
+
+class _Permuted:
+    """A view of an array on a GPU with its axes in another order; Numba's own transpose has two axes at most."""
+
+    def __init__(self, array: Any, axes: tuple[int, ...]) -> None:
+        known = _device_layout(array).transpose(axes)
+        self.base, self.dtype, self.shape, self.strides = array, array.dtype, known.shape, known.strides
+        interface = array.__cuda_array_interface__
+        self.__cuda_array_interface__ = {**interface, "shape": known.shape, "strides": known.strides}
+
+
 # ------------------------------------------------------------------------------ other libraries, on the CPU
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from operators.arrays import Operand
-from operators.foreign import NUMPY, Kind, broadcast
+from operators.foreign import NUMPY, Kind, broadcast, permuted
 
 Run = Callable[..., Any]
 
@@ -78,6 +78,7 @@ class _Writer:
             "_overlap": kind.overlap,
             "_apart": apart,
             "_broadcast": np.broadcast_to if kind is NUMPY else broadcast,
+            "_permuted": np.ndarray.transpose if kind is NUMPY else permuted,
             "_indices": product,
             "_empty": np.empty,
             "_new": kind.new,
