@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from operators.activations import GELU, GELU_TANH, RELU, ROOT_OF_HALF, SILU, TANH_CURVE, TANH_SLOPE
 from pyschedule import tile, unroll, vectorize
 
 
@@ -33,48 +41,291 @@ def gemm_kernel(A, B, C):
                 C[i, j] += A[i, k] * B[k, j]
 
 
-# Registers hold half as many float64: the same nest with half the columns and half the lanes.
-@tile(
-    i=(192, 6),
-    j=(2048, 32),
-    k=512,
-    order="j.0 k.0 i.0 j.1 i.1 k.1 i.2 j.2",
-    stage={"B": "k.0"},
-    parallel="i.0",
-    target="cpu",
-)
-@vectorize("j", width=8, target="cpu")
-@unroll("i", target="cpu")
-@unroll("k", 2, target="cpu")
-@tile(i=(64, 4), j=(64, 4), k=16, stage={"A": "k.0", "B": "k.0"}, target="cuda")
-@vectorize("j", width=2, target="cuda")
-@unroll("i", target="cuda")
-@unroll("j", target="cuda")
-def gemm_kernel_float64(A, B, C):
-    """`C += A @ B`, as `gemm_kernel`."""
-    M, K = A.shape
-    _, N = B.shape
-    for i in range(M):
-        for j in range(N):
-            for k in range(K):
-                C[i, j] += A[i, k] * B[k, j]
+# ------------------------------------------------------------------------------------- schedules of products
+
+#: How a product `Y[i, j] = f(sum over k)` is computed, by its shape: see `schedule`.
+BLOCKED, SMALL, ROW, DOTS = "blocked", "small", "row", "dots"
+
+
+def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: str = "") -> Callable[[Any], Any]:
+    """The decorators of a product of `left` and `right`, with `lanes` elements in a vector register.
+
+    A `batch` is the name of a loop around the product; its products are then made one by one (not `BLOCKED`).
+
+    On the CPU a part of the result stays in vector registers while the depth k runs:
+
+    - `BLOCKED`: 6 rows by 4 vectors; B is packed once for each (j.0, k.0), in the order in which it is read.
+    - `SMALL`: the same, with B read where it lies.
+    - `ROW`: 1 row by 4 vectors, for results of few rows; B is read where it lies, row by row.
+    - `DOTS`: 4 columns of one row, with k in lanes: for results of few rows where the columns of B are contiguous.
+
+    On a GPU: a block owns 128 x 128 of the result, a thread 8 x 8.
+    """
+    columns = 4 * lanes
+    on_cpu = {
+        BLOCKED: [
+            tile(
+                i=(192, 6),
+                j=(2048, columns),
+                k=512,
+                order="j.0 k.0 i.0 j.1 i.1 k.1 i.2 j.2",
+                stage={right: "k.0"},
+                parallel="i.0",
+                target="cpu",
+            ),
+            vectorize("j", width=lanes, target="cpu"),
+            unroll("i", 6, target="cpu"),
+            unroll("k", 2, target="cpu"),
+        ],
+        SMALL: [
+            tile(
+                i=(48, 6),
+                j=columns,
+                order=f"{batch} i.0 j.0 i.1 k i.2 j.1",
+                parallel=batch or "i.0",
+                target="cpu",
+            ),
+            vectorize("j", width=lanes, target="cpu"),
+            unroll("i", 6, target="cpu"),
+        ],
+        ROW: [
+            tile(j=columns, order=f"{batch} i j.0 k j.1", parallel=batch or "j.0", target="cpu"),
+            vectorize("j", width=lanes, target="cpu"),
+            unroll("k", 4, target="cpu"),
+        ],
+        DOTS: [
+            tile(j=4, order=f"{batch} j.0 i k j.1", parallel=batch or "j.0", target="cpu"),
+            vectorize("k", width=lanes, target="cpu"),
+            unroll("j", 4, target="cpu"),
+        ],
+    }
+    block, part = (128, 8) if lanes >= 16 else (64, 4)
+    on_gpu = [
+        tile(i=(block, part), j=(block, part), k=16, stage={left: "k.0", right: "k.0"}, target="cuda"),
+        vectorize("j", width=part // 2, target="cuda"),
+        unroll("i", target="cuda"),
+        unroll("j", target="cuda"),
+    ]
+
+    def apply(nest: Any) -> Any:
+        for decorator in reversed([*on_cpu[form], *on_gpu]):
+            nest = decorator(nest)
+        return nest
+
+    return apply
+
+
+# ------------------------------------------------------------------------------------------------- the nests
+
+
+@cache
+def product_kernel(form: str, lanes: int) -> Any:
+    """The kernel of a schedule for elements of which a register holds `lanes`."""
+
+    @schedule(form, lanes)
+    def product(A, B, C):
+        """`C = A @ B`, for A: (M, K), B: (K, N), C: (M, N); one rounding an element."""
+        M, K = A.shape
+        _, N = B.shape
+        for i in range(M):
+            for j in range(N):
+                acc = 0.0
+                for k in range(K):
+                    acc += A[i, k] * B[k, j]
+                C[i, j] = acc
+
+    return product
+
+
+@cache
+def integer_product_kernel(form: str, lanes: int) -> Any:
+    """As `product_kernel`, for integers, with sums in the result's width: int64 in 8 lanes, else int32."""
+    wide = np.int64 if lanes < 16 else np.int32
+
+    @schedule(form, lanes)
+    def integer_product(A, B, C):
+        """`C = A @ B` of integers."""
+        M, K = A.shape
+        _, N = B.shape
+        for i in range(M):
+            for j in range(N):
+                acc = wide(0)
+                for k in range(K):
+                    acc += wide(A[i, k]) * wide(B[k, j])
+                C[i, j] = acc
+
+    return integer_product
+
+
+@cache
+def batched_kernel(form: str, lanes: int) -> Any:
+    """Many small products."""
+
+    @schedule(form, lanes, batch="b")
+    def batched(A, B, C):
+        """`C[b] = A[b] @ B[b]`, for A: (P, M, K), B: (P, K, N), C: (P, M, N)."""
+        P, M, K = A.shape
+        _, _, N = B.shape
+        for b in range(P):
+            for i in range(M):
+                for j in range(N):
+                    acc = 0.0
+                    for k in range(K):
+                        acc += A[b, i, k] * B[b, k, j]
+                    C[b, i, j] = acc
+
+    return batched
+
+
+@cache
+def integer_batched_kernel(form: str, lanes: int) -> Any:
+    """As `batched_kernel`, for integers."""
+    wide = np.int64 if lanes < 16 else np.int32
+
+    @schedule(form, lanes, batch="b")
+    def integer_batched(A, B, C):
+        """`C[b] = A[b] @ B[b]` of integers."""
+        P, M, K = A.shape
+        _, _, N = B.shape
+        for b in range(P):
+            for i in range(M):
+                for j in range(N):
+                    acc = wide(0)
+                    for k in range(K):
+                        acc += wide(A[b, i, k]) * wide(B[b, k, j])
+                    C[b, i, j] = acc
+
+    return integer_batched
+
+
+@cache
+def scaled_product_kernel(form: str, lanes: int) -> Any:
+    """The product times a number."""
+
+    @schedule(form, lanes)
+    def scaled_product(A, B, C, alpha):
+        """`C = alpha * A @ B`, as `product`."""
+        M, K = A.shape
+        _, N = B.shape
+        for i in range(M):
+            for j in range(N):
+                acc = 0.0
+                for k in range(K):
+                    acc += A[i, k] * B[k, j]
+                C[i, j] = alpha * acc
+
+    return scaled_product
+
+
+@cache
+def updated_product_kernel(form: str, lanes: int) -> Any:
+    """The product times a number, added to a multiple of what the result held."""
+
+    @schedule(form, lanes)
+    def updated_product(A, B, C, alpha, beta):
+        """`C = alpha * A @ B + beta * C`, as `product`."""
+        M, K = A.shape
+        _, N = B.shape
+        for i in range(M):
+            for j in range(N):
+                acc = 0.0
+                for k in range(K):
+                    acc += A[i, k] * B[k, j]
+                C[i, j] = alpha * acc + beta * C[i, j]
+
+    return updated_product
+
+
+#: The shape of what a product is added to: (M, N), (1, N), (M, 1), (1, 1).
+WHOLE, SAME_ROWS, SAME_COLUMNS, NUMBER = range(4)
+
+
+@cache
+def product_sum_kernel(form: str, lanes: int, added: int) -> Any:
+    """The product times a number, added to a multiple of something of the shape `added`."""
+
+    @schedule(form, lanes)
+    def product_sum(A, B, D, C, alpha, beta):
+        """`C = alpha * A @ B + beta * D`, as `product`."""
+        M, K = A.shape
+        _, N = B.shape
+        for i in range(M):
+            for j in range(N):
+                acc = 0.0
+                for k in range(K):
+                    acc += A[i, k] * B[k, j]
+                if added == WHOLE:
+                    C[i, j] = alpha * acc + beta * D[i, j]
+                elif added == SAME_ROWS:
+                    C[i, j] = alpha * acc + beta * D[0, j]
+                elif added == SAME_COLUMNS:
+                    C[i, j] = alpha * acc + beta * D[i, 0]
+                else:
+                    C[i, j] = alpha * acc + beta * D[0, 0]
+
+    return product_sum
 
 
 @vectorize("j", target="cpu")
 @tile(i=8, j=128, target="cuda")
-def scale_kernel(C, out, factor):
-    """`out = factor * C`, element by element."""
-    M, N = out.shape
+def integer_sum_kernel(P, C, alpha, beta):
+    """`C = alpha * P + beta * C` of integers, element by element."""
+    M, N = C.shape
     for i in range(M):
         for j in range(N):
-            out[i, j] = C[i, j] * factor
+            C[i, j] = alpha * P[i, j] + beta * C[i, j]
 
 
-@vectorize("j", target="cpu")
-@tile(i=8, j=128, target="cuda")
-def clear_kernel(out):
-    """`out = 0`: what `out` held, NaN included, is never read."""
-    M, N = out.shape
-    for i in range(M):
-        for j in range(N):
-            out[i, j] = 0
+@cache
+def linear_kernel(activation: int, biased: bool, form: str, lanes: int) -> Any:
+    """The kernel of a linear layer: an activation's number, with a bias or without (`bias` is not read then)."""
+
+    @schedule(form, lanes, "X", "W")
+    def linear(X, W, bias, Y):
+        """`Y = activation(X @ W.T + bias)`, for X: (M, K), W: (N, K), bias: (N,), Y: (M, N)."""
+        M, K = X.shape
+        N, _ = W.shape
+        for i in range(M):
+            for j in range(N):
+                acc = 0.0
+                for k in range(K):
+                    acc += X[i, k] * W[j, k]
+                if biased:
+                    acc += bias[j]
+                if activation == RELU:
+                    Y[i, j] = np.maximum(acc, 0.0)
+                elif activation == GELU:
+                    Y[i, j] = acc * (1.0 + math.erf(acc * ROOT_OF_HALF)) * 0.5
+                elif activation == GELU_TANH:
+                    Y[i, j] = acc * (1.0 + math.tanh(acc * (TANH_SLOPE + TANH_CURVE * acc * acc))) * 0.5
+                elif activation == SILU:
+                    Y[i, j] = acc / (1.0 + math.exp(-acc))
+                else:
+                    Y[i, j] = acc
+
+    return linear
+
+
+@cache
+def integer_linear_kernel(activation: int, biased: bool, form: str, lanes: int) -> Any:
+    """As `linear_kernel`, for integers; the only activation is `RELU`."""
+    wide = np.int64 if lanes < 16 else np.int32
+
+    @schedule(form, lanes, "X", "W")
+    def integer_linear(X, W, bias, Y):
+        """`Y = activation(X @ W.T + bias)` of integers."""
+        M, K = X.shape
+        N, _ = W.shape
+        for i in range(M):
+            for j in range(N):
+                acc = wide(0)
+                for k in range(K):
+                    acc += wide(X[i, k]) * wide(W[j, k])
+                if biased:
+                    acc += bias[j]
+                if activation == RELU:
+                    Y[i, j] = max(acc, 0)
+                else:
+                    Y[i, j] = acc
+
+    return integer_linear

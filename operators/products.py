@@ -1,0 +1,156 @@
+"""Which kernel makes a product, by its shape, its layouts and its element type."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from operators.arrays import Operand, same_dtype, supported
+from operators.kernels import products as kernels
+from operators.plans import Step
+
+#: Element types that products take.
+FLOATING = ("float32", "float64", "float16", "bfloat16")
+WHOLE_NUMBERS = ("int8", "int32", "int64")
+
+#: Results of at most so many rows are made one by one; B is then not packed.
+FEW = 4
+#: Up to so many multiplications a product is made from where its operands lie: packing would cost more.
+SMALL_WORK = 128**3
+#: Up to so many multiplications each, the products of a batch are made by one kernel.
+BATCHED_WORK = 48**3
+
+
+def result_dtype(*operands: tuple[str, Operand | None]) -> np.dtype[Any]:
+    """The element type of a product of these (name, array) pairs; `TypeError` where they are of several, or of one
+    that products do not take.  int8 makes int32."""
+    dtype = same_dtype(*operands)
+    supported(dtype, operands[0][0], (*FLOATING, *WHOLE_NUMBERS))
+    return np.dtype(np.int32) if dtype == np.int8 else dtype
+
+
+def is_integer(dtype: np.dtype[Any]) -> bool:
+    return dtype.name in WHOLE_NUMBERS
+
+
+def lanes_of(dtype: np.dtype[Any]) -> int:
+    """The elements of a vector register in which sums of this type are held."""
+    return 64 // max(dtype.itemsize, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """A product of matrices as a kernel makes it best: what it is of, and the form of the kernel.
+
+    `flipped`: it is the transposed product, `target.T = right.T @ left.T`.
+    """
+
+    left: Operand
+    right: Operand
+    target: Operand
+    form: str
+    flipped: bool
+
+
+def arranged(left: Operand, right: Operand, target: Operand, *, may_flip: bool = True) -> Arranged:
+    """How `target = left @ right` is made."""
+    rows, columns = target.shape
+    flipped = may_flip and (
+        (columns < rows and columns <= FEW) or (rows > FEW and target.strides[0] == target.dtype.itemsize)
+    )
+    if flipped:
+        left, right, target = right.T, left.T, target.T
+    return Arranged(left, right, target, _form(left, right, target), flipped)
+
+
+def _form(left: Operand, right: Operand, target: Operand) -> str:
+    rows, columns = target.shape
+    depth = left.shape[1]
+    size = right.dtype.itemsize
+    in_rows = columns <= 1 or right.strides[1] == size
+    in_depth = depth <= 1 or right.strides[0] == size == left.strides[1]
+    if rows <= FEW or columns <= FEW:
+        if in_depth and not (in_rows and columns > FEW):
+            return kernels.DOTS
+        if rows <= FEW:
+            return kernels.ROW
+    work = rows * columns * depth
+    return kernels.SMALL if work <= (SMALL_WORK if in_rows else SMALL_WORK // 64) else kernels.BLOCKED
+
+
+def product(left: Operand, right: Operand, target: Operand) -> Step:
+    """The step of `target = left @ right`, matrices all."""
+    plan = arranged(left, right, target)
+    make = kernels.integer_product_kernel if is_integer(left.dtype) else kernels.product_kernel
+    return Step(make(plan.form, lanes_of(target.dtype)), (plan.left, plan.right, plan.target))
+
+
+def batched_product(left: Operand, right: Operand, target: Operand) -> Step:
+    """The step of `target[i] = left[i] @ right[i]`, for all indices i of the axes before the last two.
+
+    In `left` and `right` such an axis may be missing, or be of extent 1: its one element stands for all then.
+    """
+    batch = target.shape[:-2]
+    if left.shape[:-2] == batch and math.prod(right.shape[:-2]) == 1:  # one matrix for all: rows of one product
+        rows = left.reshaped(math.prod(left.shape[:-1]), left.shape[-1])
+        results = target.reshaped(math.prod(target.shape[:-1]), target.shape[-1])
+        if rows is not None and results is not None:
+            return product(rows, _first_matrix(right), results)
+    if math.prod(batch) == 1:
+        return product(_first_matrix(left), _first_matrix(right), _first_matrix(target))
+    left, right, target = _joined(
+        left.broadcast(*batch, *left.shape[-2:]), right.broadcast(*batch, *right.shape[-2:]), target
+    )
+    if target.size == 0:
+        return Step(_batched_kernel(target, kernels.SMALL), (left, right, target), target.shape[:-3])
+    one = arranged(_first_matrix(left), _first_matrix(right), _first_matrix(target))
+    if one.flipped:
+        left, right, target = _transposed(right), _transposed(left), _transposed(target)
+    if math.prod(one.target.shape) * one.left.shape[1] > BATCHED_WORK:
+        kernel = product(one.left, one.right, one.target).kernel
+        return Step(kernel, (left, right, target), target.shape[:-2])
+    form = kernels.SMALL if one.form == kernels.BLOCKED else one.form
+    return Step(_batched_kernel(target, form), (left, right, target), target.shape[:-3])
+
+
+def _batched_kernel(target: Operand, form: str) -> Any:
+    make = kernels.integer_batched_kernel if is_integer(target.dtype) else kernels.batched_kernel
+    return make(form, lanes_of(target.dtype))
+
+
+def _first_matrix(operand: Operand) -> Operand:
+    return operand[(0,) * (operand.ndim - 2)] if operand.ndim > 2 else operand
+
+
+def _transposed(operand: Operand) -> Operand:
+    last = operand.ndim - 1
+    return operand.permuted(*range(last - 1), last, last - 1)
+
+
+def _joined(*operands: Operand) -> tuple[Operand, ...]:
+    """The operands with as few axes before the last two as views allow, the longest one last."""
+    batch = operands[0].shape[:-2]
+    groups: list[list[int]] = []
+    for axis in range(len(batch)):
+        if groups and all(_joins(operand, axis - 1) for operand in operands):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    extents = [math.prod(batch[axis] for axis in group) for group in groups]
+    longest = max(range(len(extents)), key=extents.__getitem__)
+    order = [axis for axis in range(len(extents)) if axis != longest] + [longest]
+    result = []
+    for operand in operands:
+        view = operand.reshaped(*extents, *operand.shape[-2:])
+        assert view is not None  # the axes that are joined follow one another in memory
+        result.append(view.permuted(*order, len(extents), len(extents) + 1))
+    return tuple(result)
+
+
+def _joins(operand: Operand, axis: int) -> bool:
+    """Whether an axis and the next one are one in memory."""
+    (outer, inner), extent = operand.strides[axis : axis + 2], operand.shape[axis + 1]
+    return outer == inner * extent
