@@ -191,17 +191,17 @@ def filling_order(buffer: Buffer, array: Array) -> tuple[Axis, ...]:
     """The axes in the order of the loops that fill the buffer.
 
     Memory is read fastest from its beginning to its end, and the order in which a buffer in the caches is written
-    matters less: a row goes to all its panels before the next is read.  Where the array's unit-stride axis is not
-    the buffer's last one, the copy turns the tile around, and keeps to the order of the buffer.
+    matters less: a row goes to all its panels before the next is read.  The buffer's last axis stays innermost, so
+    that whole vectors are written; where the array's unit-stride axis is another one, the tile is turned around.
     """
     last = array.rank - 1
     unit = last if array.unit_axis is None else array.unit_axis
-    if not buffer.axes or buffer.axes[-1].dim != unit:
-        return buffer.axes
-    slowest_first = (*(dim for dim in range(array.rank) if dim != unit), unit)
+    slowest_first = [dim for dim in range(array.rank) if dim != unit]
     if unit == 0:
-        slowest_first = tuple(range(last, -1, -1))
-    return tuple(sorted(buffer.axes, key=lambda axis: slowest_first.index(axis.dim)))
+        slowest_first.reverse()
+    places = {dim: place for place, dim in enumerate((*slowest_first, unit))}
+    *outer, inner = buffer.axes
+    return (*sorted(outer, key=lambda axis: places[axis.dim]), inner)
 
 
 def shape_of(buffer: Buffer) -> tuple[object, ...]:

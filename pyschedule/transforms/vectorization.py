@@ -457,7 +457,8 @@ def _fresh_locals(body: Body, names: Names) -> Body:
 
 
 def _vectorize_copies(kernel: Kernel, target: Target) -> Kernel:
-    """The innermost loops of staging copies, where both sides are contiguous."""
+    """The innermost loops of staging copies, where the buffer is written contiguously.  What is read may lie apart
+    on a CPU: a tile that is turned around is gathered, and written by whole vectors."""
     from pyschedule.transforms.staging import loops_of_copies
 
     for loop in loops_of_copies(kernel.body, target.staging_space):
@@ -469,7 +470,8 @@ def _vectorize_copies(kernel: Kernel, target: Target) -> Kernel:
             or any(site.array not in declared for site in sites)
         ):
             continue
-        if not all(accesses.contiguous(site, declared[site.array], loop.var) for site in sites):
+        strided = [site for site in sites if not accesses.contiguous(site, declared[site.array], loop.var)]
+        if any(isinstance(site, Store) or loop.mapping == "cooperative" for site in strided):
             continue
         width = target.lanes(max(_element_bytes(kernel, loop)))
         form = tile_form(loop)

@@ -9,6 +9,7 @@ import pytest
 
 from pyschedule import tile, vectorize
 from pyschedule.ir.nodes import Barrier, Load, Store
+from pyschedule.ir.types import lanes_of
 from pyschedule.ir.visitors import expressions, loops, variables, walk_with_loops
 from tests.transforms import kernels
 from tests.transforms.schedules import GPU, WIDE
@@ -301,3 +302,21 @@ def test_a_copy_reads_whole_rows(layout, order):
             assert [loop.var[0] for loop in above][1:] == order
             return
     raise AssertionError("nothing is staged")
+
+
+def test_a_copy_that_turns_a_tile_around_gathers_and_writes_whole_vectors():
+    def product(A, W, C):
+        for i in range(C.shape[0]):
+            for j in range(C.shape[1]):
+                for k in range(A.shape[1]):
+                    C[i, j] += A[i, k] * W[j, k]
+
+    kernel = vectorize("j", 16)(tile(j=16, order="j.0 i k j.1", stage={"W": "j.0"})(product))
+    for columns in (16, 21, 3, 0):
+        lowering = agrees(kernel, counting(5, 7), counting(columns, 7), np.zeros((5, columns)))
+        stores = [
+            stmt
+            for stmt, _ in walk_with_loops(lowering.stages["vectorization"].body)
+            if isinstance(stmt, Store) and stmt.array == "W_tile"
+        ]
+        assert [lanes_of(index.type) for index in stores[0].indices] == [1, 16]
