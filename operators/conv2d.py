@@ -13,8 +13,9 @@ from operators.kernels.convolutions import (
     depthwise_by_rows,
 )
 from operators.operator import operator
+from operators.parameters import integer_of
 from operators.plans import Plan, Step, copy
-from operators.windows import Windows, integer_of, windows_of
+from operators.windows import Windows, windows_of
 
 
 @operator("x", "weight", "bias", "out")

@@ -1,14 +1,15 @@
-"""Layer normalisation over the trailing axes: two passes for the statistics, one for the result."""
+"""Layer normalisation over the trailing axes."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from operators.arrays import filled, result_of, rows_of, same_dtype
+from operators.arrays import result_of
 from operators.kernels.normalisations import layer_norm_kernel
 from operators.operator import operator
+from operators.parameters import float_of
 from operators.plans import Plan, Step
+from operators.rows import Rows, checked_shape
 
 
 @operator("x", "weight", "bias", "out")
@@ -21,28 +22,27 @@ def layer_norm(
     *,
     out: Any = None,
 ) -> Plan:
-    """`x` normalised over its trailing axes, which must be `normalized_shape`; names and defaults as PyTorch's.
+    """`(x - mean) / sqrt(variance + eps) * weight + bias` over the trailing axes; names and defaults as PyTorch's.
 
-    weight, bias: of `normalized_shape`, or `None` for ones and zeros.  The variance is the mean of squared
-    deviations from the mean, so that a large mean does not cancel.
+    normalized_shape: the trailing shape of x, or its last extent.  weight, bias: of that shape, or `None` for ones
+    and zeros.  The result has the shape of x.  float32, float64, float16 or bfloat16, all of one kind; statistics
+    of halves are float32, and the result is rounded once.  The variance is the mean of squared deviations, so that
+    a mean that is large beside them does not cancel.
+
+    `TypeError` for mixed or other dtypes, and for what is no integer or number; `ValueError` where shapes disagree.
     """
-    trailing = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    same_dtype(("x", x), ("weight", weight), ("bias", bias))
-    if not trailing or x.shape[-len(trailing) :] != trailing:
-        raise ValueError(f"normalized_shape={trailing} must be the trailing shape of x, which is {x.shape}")
-    for name, array in (("weight", weight), ("bias", bias)):
-        if array is not None and array.shape != trailing:
-            raise ValueError(f"{name}: shape {trailing} is needed, not {array.shape}")
-    width = math.prod(trailing)
+    trailing = checked_shape(x, normalized_shape, weight=weight, bias=bias)
+    eps = float_of(eps, "eps")
     result = result_of(out, x.shape, x.dtype)
+    rows = Rows(x, trailing)
     main = Step(
         layer_norm_kernel,
         (
-            rows_of(x, width),
-            filled((width,), x.dtype, 1.0) if weight is None else rows_of(weight, None),
-            filled((width,), x.dtype, 0.0) if bias is None else rows_of(bias, None),
-            rows_of(result, width),
-            float(eps),
+            rows.read(x),
+            rows.parameter(weight, 1.0, x),
+            rows.parameter(bias, 0.0, x),
+            rows.written(result),
+            eps,
         ),
     )
-    return Plan((main,) if math.prod(result.shape) else (), main=main, result=result)
+    return Plan((*rows.before, main, *rows.after) if result.size else (), main, result)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from operators.parameters import integers_of
 
 Pair = tuple[int, int]
 #: Zeros above, below, left and right of an image.
@@ -60,7 +60,7 @@ def pads_of(padding: Any, reach: Pair, strides: Pair) -> Pads:
             raise ValueError(f"padding='same' is for strides of 1, not {strides}")
         top, left = (reach[0] - 1) // 2, (reach[1] - 1) // 2
         return (top, reach[0] - 1 - top, left, reach[1] - 1 - left)
-    numbers = _integers(padding, "padding", 0, (1, 2, 4))
+    numbers = integers_of(padding, "padding", 0, (1, 2, 4))
     if len(numbers) == 4:
         return (numbers[0], numbers[1], numbers[2], numbers[3])
     down, across = numbers[0], numbers[-1]
@@ -69,39 +69,8 @@ def pads_of(padding: Any, reach: Pair, strides: Pair) -> Pads:
 
 def pair_of(value: Any, name: str, least: int) -> Pair:
     """An integer, or one or two of them, as a (height, width) pair; each at least `least`."""
-    numbers = _integers(value, name, least, (1, 2))
+    numbers = integers_of(value, name, least, (1, 2))
     return numbers[0], numbers[-1]
-
-
-def integer_of(value: Any, name: str, least: int) -> int:
-    """One integer of at least `least`: `TypeError` for what is none (True and 1.0 included), else `ValueError`."""
-    number = _integer(value)
-    if number is None:
-        raise TypeError(f"{name}: an integer is needed, not {value!r} ({type(value).__name__})")
-    if number < least:
-        raise ValueError(f"{name}: {value!r} is less than {least}")
-    return number
-
-
-def _integers(value: Any, name: str, least: int, lengths: tuple[int, ...]) -> tuple[int, ...]:
-    if _integer(value) is not None:
-        return (integer_of(value, name, least),)
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise TypeError(f"{name}: integers are needed, not {value!r} ({type(value).__name__})")
-    numbers = tuple(value)
-    if len(numbers) not in lengths:
-        wanted = f"{', '.join(map(str, lengths[:-1]))} or {lengths[-1]}"
-        raise ValueError(f"{name}: {wanted} integers are needed, not {value!r}")
-    return tuple(integer_of(number, name, least) for number in numbers)
-
-
-def _integer(value: Any) -> int | None:
-    if isinstance(value, bool):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
 
 
 def _by(extents: Pair) -> str:

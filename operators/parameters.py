@@ -1,0 +1,46 @@
+"""Parameters that are no arrays, as operators take them: integers, tuples of them, numbers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+
+def integer_of(value: Any, name: str, least: int) -> int:
+    """One integer of at least `least`: `TypeError` for what is none (True and 1.0 included), else `ValueError`."""
+    number = _integer(value)
+    if number is None:
+        raise TypeError(f"{name}: an integer is needed, not {value!r} ({type(value).__name__})")
+    if number < least:
+        raise ValueError(f"{name}: {value!r} is less than {least}")
+    return number
+
+
+def integers_of(value: Any, name: str, least: int, lengths: tuple[int, ...] | None) -> tuple[int, ...]:
+    """An integer, or as many of them as `lengths` allows (`None`: any number), each at least `least`."""
+    if _integer(value) is not None:
+        return (integer_of(value, name, least),)
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise TypeError(f"{name}: integers are needed, not {value!r} ({type(value).__name__})")
+    numbers = tuple(value)
+    if lengths is not None and len(numbers) not in lengths:
+        wanted = f"{', '.join(map(str, lengths[:-1]))} or {lengths[-1]}"
+        raise ValueError(f"{name}: {wanted} integers are needed, not {value!r}")
+    return tuple(integer_of(number, name, least) for number in numbers)
+
+
+def float_of(value: Any, name: str) -> float:
+    """A number as a Python float; `TypeError` for what is none."""
+    if isinstance(value, (str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+        raise TypeError(f"{name}: a number is needed, not {value!r} ({type(value).__name__})")
+    return float(value)
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
