@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import update_wrapper
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -35,6 +35,21 @@ class _Text:
         return self._text
 
 
+class Operator(Protocol):
+    """A function of arrays that is carried out by kernels."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def python(self, *args: Any, **kwargs: Any) -> Any:
+        """The result by the kernels' undecorated functions: slow, and the meaning of the operator."""
+
+    def lower(self, *args: Any, target: Any = None, **kwargs: Any) -> Any:
+        """The `Lowering` of the kernel that does the work for these arguments; `pyschedule.spec`s will do."""
+
+    def steps(self, *args: Any, **kwargs: Any) -> tuple[list[tuple[Any, Values]], Any]:
+        """The calls of kernels that a call would make, (kernel, arguments) in order, and the result they write."""
+
+
 def operator(*arrays: str, in_place: str = "") -> Callable[[Callable[..., Plan]], Operator]:
     """Makes an operator of a function that plans it.  `arrays` are the parameters that take arrays.
 
@@ -43,19 +58,13 @@ def operator(*arrays: str, in_place: str = "") -> Callable[[Callable[..., Plan]]
     passes one array both as `out` and as the parameter `in_place`, it gets one operand for both, and its kernels
     must allow for that.  All other overlaps with `out` are taken care of: the result is made apart and copied.
     """
-    return lambda plan: Operator(plan, arrays, in_place)
+    return lambda plan: _Calls(plan, arrays, in_place).function
 
 
-class Operator:
-    """A function of arrays that is carried out by kernels.
-
-    `operator(*args)` computes; `.python(*args)` does the same with the undecorated kernels; and
-    `.lower(*args, target=None)` shows what the kernel for these arguments becomes (`pyschedule.spec`s will do
-    for arrays).  `.steps(*args)` tells the kernels that a call would run.
-    """
+class _Calls:
+    """The calls of one operator.  `function` is the operator: it has the parameters of the function that plans."""
 
     def __init__(self, plan: Callable[..., Plan], arrays: tuple[str, ...], in_place: str = "") -> None:
-        update_wrapper(self, plan)
         self.plan = plan
         self._signature = inspect.signature(plan)
         self._names = tuple(self._signature.parameters)
@@ -68,15 +77,11 @@ class Operator:
         self._in_place = in_place
         self._memo: dict[Any, Run] = {}
         self._entry, self._entered = self._make_entries()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._entry(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"<operator {self.plan.__name__}>"
+        function: Any = update_wrapper(self._entry, plan)
+        function.python, function.lower, function.steps = self.python, self.lower, self.steps
+        self.function: Operator = function
 
     def python(self, *args: Any, **kwargs: Any) -> Any:
-        """The result by the kernels' undecorated functions: slow, and the meaning of the operator."""
         values = self._bind(args, kwargs)
         kind, views, foreign = self._views(values)
         self._require_data(kind)
@@ -86,13 +91,11 @@ class Operator:
         return self._given_back(run(*self._of_arrays(views)), values, foreign)
 
     def steps(self, *args: Any, **kwargs: Any) -> tuple[list[tuple[Any, Values]], Any]:
-        """The calls of kernels that a call would make, (kernel, arguments) in order, and the result they write."""
         kind, views, _ = self._views(self._bind(args, kwargs))
         self._require_data(kind)
         return self._recorded(self._planned(kind, views), kind, views)
 
     def lower(self, *args: Any, target: Any = None, **kwargs: Any) -> Any:
-        """The `Lowering` of the kernel that does the work for these arguments."""
         kind, views, _ = self._views(self._bind(args, kwargs))
         plan = self._planned(kind, views)
         alone = Plan((plan.main,), plan.main, plan.result)

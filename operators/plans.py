@@ -62,9 +62,21 @@ def copy(source: Any, target: Any) -> None:
 def written_out(plan: Plan, arrays: Sequence[str], kind: Kind, kernels: Sequence[Any], apart: Run | None) -> Run:
     """The function of the arguments `arrays` that carries out a plan with these `kernels`, one a step.
 
-    Where `out` may overlap an argument that is read, it hands over to `apart` (`None`: it does not look).
+    All calls must be with arrays of the layouts that the plan was made for.  Where `out` may overlap an argument
+    that is read, it hands over to `apart` (`None`: it does not look).
     """
     return _Writer(plan, arrays, kind, kernels, apart).run()
+
+
+class _FirstCall:
+    """A kernel in the place from which it is called: after its first call, the way to call it with such arrays."""
+
+    def __init__(self, kernel: Any, space: dict[str, Any], name: str) -> None:
+        self._kernel, self._space, self._name = kernel, space, name
+
+    def __call__(self, *args: Any) -> None:
+        self._kernel(*args)
+        self._space[self._name] = self._kernel.prepared(*args)
 
 
 class _Writer:
@@ -101,6 +113,8 @@ class _Writer:
 
     def _step(self, step: Step, kernel: Any) -> None:
         name = self._constant("kernel", kernel)
+        if hasattr(kernel, "prepared"):
+            self._space[name] = _FirstCall(kernel, self._space, name)
         given = []
         for item in step.arguments:
             if isinstance(item, Operand):

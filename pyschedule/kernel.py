@@ -83,6 +83,16 @@ class ScheduledKernel:
             return self._state.within(kwargs.pop("timeout"), args, kwargs)
         return self._state.call(*args, **kwargs)
 
+    def prepared(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        """A shorter way to call the kernel with arguments like these, for callers that know them to be alike.
+
+        It takes all arguments by position.  NumPy arrays must have the class, dtype, shape, strides and flags of
+        these, and numbers their types: it does not look, and another array would be read and written out of its
+        bounds.  Overlaps, and what depends on the values of numbers, are checked as ever.  Where there is no
+        shorter way (arrays of other libraries or on a GPU, plain Python for a debugger) it is the kernel itself.
+        """
+        return self._state.prepared(args, kwargs) or self
+
     def cancel(self) -> None:
         """Stops all calls of this kernel that run now, in whatever threads: they raise `KernelCancelled`.
 
@@ -136,6 +146,9 @@ class _State:
             checked_timeout(timeout)
             return self.call(*args, **kwargs)
         return self.dispatch.within(timeout, args, kwargs)
+
+    def prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+        return None if self._debugging else self.dispatch.prepared(args, kwargs)
 
     def cancel(self) -> None:
         self.dispatch.require_poll()

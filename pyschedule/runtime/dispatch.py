@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -93,6 +94,14 @@ class Dispatch:
         if len(self._memo) >= _REMEMBERED:
             self._memo.clear()
         self._memo[tuple(key)] = bound
+
+    def prepared(self, args: Values, kwargs: dict[str, Any]) -> Entrance | None:
+        """What calls with arguments like these enter once they have looked at them; `None` where each is new."""
+        values = self.parameters.bind(args, kwargs)
+        if any(map(arguments.is_cuda, values)):
+            return None
+        converted = self.convert(values)
+        return self._bind(converted) if all(map(is_, values, converted)) else None
 
     def within(self, timeout: Any, args: Values, kwargs: dict[str, Any]) -> Any:
         """A call that is stopped `timeout` seconds after its compiled code has started."""

@@ -353,3 +353,37 @@ def test_the_block_form_can_be_looked_into_without_arguments():
     assert "- Applied Tiling: (8, 8)" in str(lowering.log)
     with pytest.raises(TypeError, match="A_block"):
         block.lower()  # an extent is free
+
+
+# ----------------------------------------------------------------------------------------------- prepared calls
+
+
+def test_a_prepared_call_does_what_a_call_does():
+    x, y, out = grids("float32", "float32", "float32")
+    short = add.prepared(x, y, out)
+    assert short is not add
+    for begin in (0, 5):
+        x[...] = begin
+        short(x + 1, y, out)
+        np.testing.assert_array_equal(out, begin + 1 + y)
+    assert accumulate.prepared(x[0], 3, scale=2.0)(y[0], 2, 0.5) == 0.5 * (y[0, 0] + y[0, 1])
+    assert count.prepared(10, 3)(12, 3) == count(12, 3)
+
+
+def test_a_prepared_call_still_looks_for_overlaps_and_at_values():
+    x, y, out = grids("float32", "float32", "float32")
+    with pytest.raises(ValueError, match=r"^out: .*overlaps x"):
+        add.prepared(x, y, out)(out, y, out)
+    with pytest.raises(ValueError, match=r"^x: axis 0"):
+        accumulate.prepared(x[0], 3, 1.0)(x[0], 8, 1.0)
+    with pytest.raises(ValueError, match=r"^y: axis 0"):
+        add.prepared(x, y[:3], out)
+
+
+def test_what_cannot_be_prepared_is_the_kernel_itself():
+    x, y, out = grids("float32", "float32", "float32")
+    assert add.prepared(x.view(Other), y, out) is add
+
+
+class Other(np.ndarray):
+    """An array of another class."""
