@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from operators.activations import number_of
@@ -11,10 +12,13 @@ from operators.kernels.convolutions import (
     convolution_by_rows,
     depthwise_by_channels,
     depthwise_by_rows,
+    pointwise_kernel,
 )
+from operators.kernels.products import linear_kernel
 from operators.operator import operator
 from operators.parameters import integer_of
 from operators.plans import Plan, Step, copy
+from operators.products import arranged, lanes_of
 from operators.windows import Windows, windows_of
 
 
@@ -108,12 +112,14 @@ def _main(
     """The call of the kernel, on images that are padded: one for all groups."""
     filters, depth, *window = weight.shape
     given = (windows.strides, windows.dilations, activation)
-    if window == [1, 1] and windows.strides == (1, 1):  # a product: all pixels are one row
-        images, results = _as_rows(images, results, last)
     if groups > 1 and depth == 1 and filters == groups:
         channels = (0, 3, 1, 2) if last else (0, 1, 2, 3)
         alone = depthwise_by_channels(*given, _block(weight)) if last else depthwise_by_rows(*given)
         return Step(alone, (images.permuted(*channels), weight[:, 0], bias, results.permuted(*channels)))
+    if groups == 1 and window == [1, 1] and windows.strides == (1, 1):
+        product = _product(images, weight[:, :, 0, 0], bias, results, last, activation)
+        if product is not None:
+            return product
     size = filters // groups
     kernel = convolution_by_channels(*given, _block(weight)) if last else convolution_by_rows(*given)
     return Step(
@@ -132,18 +138,34 @@ def _block(weight: Operand) -> int:
     return 32 if weight.dtype.name == "float64" else 64
 
 
-def _as_rows(images: Operand, results: Operand, last: bool) -> tuple[Operand, Operand]:
-    """Both with all pixels of an image in one row, those of all images where they follow each other; or as they
-    are, where that would take a copy."""
-
-    def flat(array: Operand) -> Operand | None:
-        batch, *rest = array.shape
-        if last:
-            return array.reshaped(1, 1, batch * rest[0] * rest[1], rest[2])
-        return array.reshaped(batch, rest[0], 1, rest[1] * rest[2])
-
-    one, other = flat(images), flat(results)
-    return (images, results) if one is None or other is None else (one, other)
+def _product(
+    images: Operand, weight: Operand, bias: Operand, results: Operand, last: bool, activation: int
+) -> Step | None:
+    """Windows of one pixel as a product of matrices; `None` where the pixels of an image are no row in memory."""
+    if last:  # all pixels of all images are the rows of one matrix
+        pixels = math.prod(images.shape[:3])
+        rows, results_of_rows = images.reshaped(pixels, weight.shape[1]), results.reshaped(pixels, weight.shape[0])
+        if rows is None or results_of_rows is None:
+            return None
+        form = arranged(rows, weight.T, results_of_rows, may_flip=False).form
+        kernel = linear_kernel(activation, True, form, lanes_of(weight.dtype))
+        return Step(kernel, (rows, weight, bias, results_of_rows))
+    batch, channels, height, width = images.shape
+    columns = images.reshaped(batch, channels, height * width)
+    results_of_columns = results.reshaped(batch, weight.shape[0], height * width)
+    if columns is None or results_of_columns is None or batch == 0:
+        return None
+    form = arranged(weight, columns[0], results_of_columns[0], may_flip=False).form
+    kernel = pointwise_kernel(activation, form, lanes_of(weight.dtype))
+    if batch == 1:
+        return Step(kernel, (weight, columns[0], bias, results_of_columns[0]))
+    every = (
+        weight.broadcast(batch, *weight.shape),
+        columns,
+        bias.broadcast(batch, *bias.shape),
+        results_of_columns,
+    )
+    return Step(kernel, every, over=(batch,))
 
 
 def _grouped(array: Operand, groups: int, last: bool) -> Operand:

@@ -1,4 +1,5 @@
-"""Two-dimensional convolution: seven loops, with strides and dilations as constants of their index arithmetic."""
+"""Two-dimensional convolution: a nest, with strides and dilations as constants of its index arithmetic, and a
+schedule for each layout in memory.  Bias and activation are part of the nest: each result is stored once."""
 
 from __future__ import annotations
 
@@ -9,53 +10,8 @@ from typing import Any
 import numpy as np
 
 from operators.activations import GELU, GELU_TANH, RELU, ROOT_OF_HALF, SILU, TANH_CURVE, TANH_SLOPE
+from operators.kernels.products import schedule
 from pyschedule import tile, unroll, vectorize
-
-
-@cache
-def conv2d_kernel(stride_h: int, stride_w: int, dilation_h: int, dilation_w: int) -> Any:
-    """The kernel for one pair of strides and dilations: they are constants of its index arithmetic."""
-
-    # On the CPU: 4 output channels by 28 columns of one row stay in registers while the window and the input
-    # channels run.  On a GPU: a block owns 32 channels of a part of the image, a thread 4 x 4 outputs.
-    @tile(o=(32, 4), x=28, order="n o.0 y o.1 x.0 c r s o.2 x.1", target="cpu")
-    @vectorize("x", target="cpu")
-    @unroll("o", target="cpu")
-    @tile(o=(32, 4), x=(32, 4), c=8, target="cuda")
-    @unroll("o", target="cuda")
-    @unroll("x", target="cuda")
-    def conv2d(X, W, Y):
-        """`Y += X * W`, for X: (N, C, H, W), W: (O, C, R, S), Y: (N, O, P, Q)."""
-        N, O, P, Q = Y.shape
-        _, C, R, S = W.shape
-        for n in range(N):
-            for o in range(O):
-                for y in range(P):
-                    for x in range(Q):
-                        for c in range(C):
-                            for r in range(R):
-                                for s in range(S):
-                                    Y[n, o, y, x] += (
-                                        X[n, c, y * stride_h + r * dilation_h, x * stride_w + s * dilation_w]
-                                        * W[o, c, r, s]
-                                    )
-
-    return conv2d
-
-
-@vectorize("x", target="cpu")
-@tile(y=8, x=32, target="cuda")
-def bias_kernel(bias, Y):
-    """`Y[n, o] = bias[o]` everywhere, for bias: (O,), Y: (N, O, P, Q)."""
-    N, O, P, Q = Y.shape
-    for n in range(N):
-        for o in range(O):
-            for y in range(P):
-                for x in range(Q):
-                    Y[n, o, y, x] = bias[o]
-
-
-# ------------------------------------------------------------------------------- groups, layouts, activations
 
 
 def convolution_nest(strides: tuple[int, int], dilations: tuple[int, int], activation: int) -> Any:
@@ -188,13 +144,33 @@ def depthwise_by_channels(
     return unroll("c", target="cuda")(tile(c=(32, 4), target="cuda")(kernel))
 
 
-@vectorize()
-@tile(y=8, x=32, target="cuda")
-def copy_images(X, Y):
-    """`Y = X`, for X, Y: (N, C, H, W)."""
-    N, C, H, W = Y.shape
-    for n in range(N):
-        for c in range(C):
-            for y in range(H):
-                for x in range(W):
-                    Y[n, c, y, x] = X[n, c, y, x]
+@cache
+def pointwise_kernel(activation: int, form: str, lanes: int) -> Any:
+    """The kernel for windows of one pixel: a product, with the schedules of products.
+
+    In NHWC such a convolution is a linear layer; here the channels are the rows.
+    """
+
+    @schedule(form, lanes, "W", "X")
+    def pointwise(W, X, bias, Y):
+        """`Y = activation(W @ X + bias)`, for W: (O, C), X: (C, P), bias: (O,), Y: (O, P), with P pixels."""
+        O, C = W.shape
+        _, P = X.shape
+        for i in range(O):
+            for j in range(P):
+                acc = 0.0
+                for k in range(C):
+                    acc += W[i, k] * X[k, j]
+                acc += bias[i]
+                if activation == RELU:
+                    Y[i, j] = np.maximum(acc, 0.0)
+                elif activation == GELU:
+                    Y[i, j] = acc * (0.5 + 0.5 * math.erf(acc * ROOT_OF_HALF))
+                elif activation == GELU_TANH:
+                    Y[i, j] = acc * (0.5 + 0.5 * math.tanh(acc * (TANH_SLOPE + TANH_CURVE * acc * acc)))
+                elif activation == SILU:
+                    Y[i, j] = acc / (1.0 + np.exp(-acc))
+                else:
+                    Y[i, j] = acc
+
+    return pointwise

@@ -345,12 +345,16 @@ def test_all_groups_are_one_call_of_a_kernel(layout, groups, depth):
 
 
 @LAYOUTS
-def test_a_window_of_one_pixel_reads_all_pixels_as_one_row(layout):
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_window_of_one_pixel_is_a_product_of_the_images_as_they_lie(layout, batch):
     axes = (0, 1, 2, 3) if layout == "NCHW" else (0, 2, 3, 1)
-    x = np.ascontiguousarray(np.ones((2, 4, 5, 7), np.float32).transpose(axes))
-    ((_, (images, *_)),) = conv2d.steps(x, np.ones((8, 4, 1, 1), np.float32), layout=layout)[0]
-    assert images.shape == ((2, 1, 4, 1, 35) if layout == "NCHW" else (1, 1, 4, 1, 70))
-    assert np.shares_memory(images, x)
+    x = np.ascontiguousarray(np.ones((batch, 4, 5, 7), np.float32).transpose(axes))
+    steps, result = conv2d.steps(x, np.ones((8, 4, 1, 1), np.float32), layout=layout)
+    assert len(steps) == (batch if layout == "NCHW" else 1)
+    for _, (one, other, _, to) in steps:
+        pixels = other if layout == "NCHW" else one
+        assert pixels.shape == ((4, 35) if layout == "NCHW" else (batch * 35, 4))
+        assert np.shares_memory(pixels, x) and np.shares_memory(to, result)
 
 
 @LAYOUTS
