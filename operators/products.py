@@ -20,6 +20,10 @@ WHOLE_NUMBERS = ("int8", "int32", "int64")
 FEW = 4
 #: Up to so many multiplications a product is made from where its operands lie: packing would cost more.
 SMALL_WORK = 128**3
+#: Up to so many elements a left operand may be read across its rows.
+CACHED = 128 * 1024
+#: Up to this depth 256 packed columns stay in the second cache.
+DEPTH = 1280
 #: Up to so many multiplications each, the products of a batch are made by one kernel.
 BATCHED_WORK = 48**3
 
@@ -77,8 +81,11 @@ def _form(left: Operand, right: Operand, target: Operand) -> str:
             return kernels.DOTS
         if rows <= FEW:
             return kernels.ROW
-    work = rows * columns * depth
-    return kernels.SMALL if work <= (SMALL_WORK if in_rows else SMALL_WORK // 64) else kernels.BLOCKED
+    if rows * columns * depth <= (SMALL_WORK if in_rows else SMALL_WORK // 64):
+        return kernels.SMALL
+    if depth > 1 and left.strides[1] != left.dtype.itemsize and rows * depth > CACHED:
+        return kernels.TURNED_DEEP if depth > DEPTH else kernels.TURNED
+    return kernels.DEEP if depth > DEPTH else kernels.BLOCKED
 
 
 def product(left: Operand, right: Operand, target: Operand) -> Step:
@@ -112,7 +119,7 @@ def batched_product(left: Operand, right: Operand, target: Operand) -> Step:
     if math.prod(one.target.shape) * one.left.shape[1] > BATCHED_WORK:
         kernel = product(one.left, one.right, one.target).kernel
         return Step(kernel, (left, right, target), target.shape[:-2])
-    form = kernels.SMALL if one.form == kernels.BLOCKED else one.form
+    form = one.form if one.form in (kernels.ROW, kernels.DOTS) else kernels.SMALL
     return Step(_batched_kernel(target, form), (left, right, target), target.shape[:-3])
 
 

@@ -13,20 +13,21 @@ from operators.activations import GELU, GELU_TANH, RELU, ROOT_OF_HALF, SILU, TAN
 from pyschedule import tile, unroll, vectorize
 
 
-# On the CPU: 6 rows by 64 columns of C stay in vector registers while the depth k runs; B is packed once for
-# each (j.0, k.0), in the order in which it is read.  On a GPU: a block owns 128 x 128 of C, a thread 8 x 8.
+# On the CPU: 6 rows by 64 columns of C stay in vector registers while the depth k runs; a part of B that the second
+# cache holds is packed once for each (j.0, k.0), in the order in which it is read, and every 6 rows of A go over all
+# of it.  On a GPU: a block owns 128 x 128 of C, a thread 8 x 8.
 @tile(
-    i=(192, 6),
-    j=(2048, 64),
-    k=512,
-    order="j.0 k.0 i.0 j.1 i.1 k.1 i.2 j.2",
+    i=(96, 6),
+    j=(256, 64),
+    k=1024,
+    order="j.0 k.0 i.0 i.1 j.1 k.1 i.2 j.2",
     stage={"B": "k.0"},
     parallel="i.0",
     target="cpu",
 )
 @vectorize("j", width=16, target="cpu")
 @unroll("i", target="cpu")
-@unroll("k", 2, target="cpu")
+@unroll("k", 4, target="cpu")
 @tile(i=(128, 8), j=(128, 8), k=16, stage={"A": "k.0", "B": "k.0"}, target="cuda")
 @vectorize("j", width=4, target="cuda")
 @unroll("i", target="cuda")
@@ -43,55 +44,66 @@ def gemm_kernel(A, B, C):
 
 # ------------------------------------------------------------------------------------- schedules of products
 
-#: How a product `Y[i, j] = f(sum over k)` is computed, by its shape: see `schedule`.
-BLOCKED, SMALL, ROW, DOTS = "blocked", "small", "row", "dots"
+#: How a product `Y[i, j] = f(sum over k)` is computed, by its shape and layout: see `schedule`.
+BLOCKED, DEEP, TURNED, TURNED_DEEP = "blocked", "deep", "turned", "turned-deep"
+SMALL, ROW, DOTS = "small", "row", "dots"
 
 
 def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: str = "") -> Callable[[Any], Any]:
     """The decorators of a product of `left` and `right`, with `lanes` elements in a vector register.
 
-    A `batch` is the name of a loop around the product; its products are then made one by one (not `BLOCKED`).
+    A `batch` is the name of a loop around the product; its products are then made one by one (`SMALL`, `ROW` or
+    `DOTS`).
 
     On the CPU a part of the result stays in vector registers while the depth k runs:
 
-    - `BLOCKED`: 6 rows by 4 vectors; B is packed once for each (j.0, k.0), in the order in which it is read.
-    - `SMALL`: the same, with B read where it lies.
-    - `ROW`: 1 row by 4 vectors, for results of few rows; B is read where it lies, row by row.
+    - `BLOCKED`: 6 rows by 4 vectors.  256 columns of B are packed at a time, in the order in which they are read;
+      they stay in the second cache (up to a depth of 1024 or so) while every 6 rows of A go over all of them.
+    - `DEEP`: the same, 1024 steps of k at a time; in between the sums are in memory.
+    - `TURNED`, `TURNED_DEEP`: so too with 12 rows by 2 vectors, and A packed as well, for an A whose columns are
+      contiguous.
+    - `SMALL`: as `BLOCKED`, with B read where it lies.
+    - `ROW`: for results of few rows.  16 rows of B are read at a time, from end to end, and their multiples added to
+      2048 sums in the first cache.
     - `DOTS`: 4 columns of one row, with k in lanes: for results of few rows where the columns of B are contiguous.
 
     On a GPU: a block owns 128 x 128 of the result, a thread 8 x 8.
     """
-    columns = 4 * lanes
-    on_cpu = {
-        BLOCKED: [
-            tile(
-                i=(192, 6),
-                j=(2048, columns),
-                k=512,
-                order="j.0 k.0 i.0 j.1 i.1 k.1 i.2 j.2",
-                stage={right: "k.0"},
-                parallel="i.0",
-                target="cpu",
-            ),
+    panel = 4 * lanes
+
+    def packed(rows: int, columns: int, depth: int | None, also: str = "") -> list[Any]:
+        """Tiles of rows by columns in registers, in a block of 96 by 256; `depth` cuts k, `also` is packed too."""
+        inner, outer, cut = ("k.1", "k.0", {"k": depth}) if depth else ("k", "", {})
+        stage = {right: outer or "j.0"} | ({also: "i.0"} if also else {})
+        order = f"j.0 {outer} i.0 i.1 j.1 {inner} i.2 j.2"
+        return [
+            tile(i=(96, rows), j=(256, columns), **cut, order=order, stage=stage, parallel="i.0", target="cpu"),
             vectorize("j", width=lanes, target="cpu"),
-            unroll("i", 6, target="cpu"),
-            unroll("k", 2, target="cpu"),
-        ],
+            unroll("i", rows, target="cpu"),
+            unroll("k", 4, target="cpu"),
+        ]
+
+    on_cpu = {
+        BLOCKED: packed(6, panel, None),
+        DEEP: packed(6, panel, 1024),
+        TURNED: packed(12, panel // 2, None, left),
+        TURNED_DEEP: packed(12, panel // 2, 1024, left),
         SMALL: [
             tile(
                 i=(48, 6),
-                j=columns,
+                j=panel,
                 order=f"{batch} i.0 j.0 i.1 k i.2 j.1",
                 parallel=batch or "i.0",
                 target="cpu",
             ),
             vectorize("j", width=lanes, target="cpu"),
             unroll("i", 6, target="cpu"),
+            unroll("k", 2, target="cpu"),
         ],
         ROW: [
-            tile(j=columns, order=f"{batch} i j.0 k j.1", parallel=batch or "j.0", target="cpu"),
+            tile(j=2048, k=16, order=f"{batch} j.0 k.0 i j.1 k.1", parallel=batch or "j.0", target="cpu"),
             vectorize("j", width=lanes, target="cpu"),
-            unroll("k", 4, target="cpu"),
+            unroll("k", 16, target="cpu"),
         ],
         DOTS: [
             tile(j=4, order=f"{batch} j.0 i k j.1", parallel=batch or "j.0", target="cpu"),
