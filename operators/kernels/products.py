@@ -13,9 +13,9 @@ from operators.activations import GELU, GELU_TANH, RELU, ROOT_OF_HALF, SILU, TAN
 from pyschedule import tile, unroll, vectorize
 
 
-# On the CPU: 6 rows by 64 columns of C stay in vector registers while the depth k runs; a part of B that the second
-# cache holds is packed once for each (j.0, k.0), in the order in which it is read, and every 6 rows of A go over all
-# of it.  On a GPU: a block owns 128 x 128 of C, a thread 8 x 8.
+# On the CPU: 6 rows by 64 columns of C stay in vector registers while the depth k runs; a part of B that the
+# second cache holds is packed once for each (j.0, k.0), in the order in which it is read, and every 6 rows of A go
+# over all of it.  On a GPU: a block owns 128 x 128 of C, a thread 8 x 8.
 @tile(
     i=(96, 6),
     j=(256, 64),
@@ -63,8 +63,8 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
     - `TURNED`, `TURNED_DEEP`: so too with 12 rows by 2 vectors, and A packed as well, for an A whose columns are
       contiguous.
     - `SMALL`: as `BLOCKED`, with B read where it lies.
-    - `ROW`: for results of few rows.  16 rows of B are read at a time, from end to end, and their multiples added to
-      2048 sums in the first cache.
+    - `ROW`: for results of few rows.  16 rows of B are read at a time, from end to end, and their multiples added
+      to 2048 sums in the first cache.
     - `DOTS`: 4 columns of one row, with k in lanes: for results of few rows where the columns of B are contiguous.
 
     On a GPU: a block owns 128 x 128 of the result, a thread 8 x 8.
