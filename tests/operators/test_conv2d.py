@@ -391,3 +391,90 @@ def test_as_gpu_kernels(layout, groups):
         call(kernel, *arguments, target="cuda")
     expected = defined(x, w, bias, (2, 1), groups=groups, activation="relu")
     close(result, expected if layout == "NCHW" else expected.transpose(0, 2, 3, 1))
+
+
+# ------------------------------------------------------------------------------------------- beside PyTorch
+# Only where PyTorch is installed: the same calls mean the same, and are refused on the same occasions.
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "x, w, keywords",
+    [
+        ((2, 4, 9, 11), (6, 4, 3, 2), {"stride": (2, 1), "padding": (1, 2)}),
+        ((2, 4, 9, 11), (6, 2, 3, 2), {"groups": 2, "padding": "same", "dilation": (1, 3)}),
+        ((4, 9, 11), (4, 1, 4, 2), {"groups": 4, "padding": "same"}),
+        ((4, 9, 11), (8, 4, 1, 1), {}),
+        ((0, 4, 9, 11), (6, 4, 3, 2), {"padding": "valid", "stride": 3}),
+        ((2, 0, 9, 11), (6, 0, 3, 2), {}),
+    ],
+    ids=str,
+)
+def test_pytorch_means_the_same(torch, dtype, x, w, keywords):
+    kind = getattr(torch, dtype)
+    image, weight, bias = (torch.from_numpy(normal(*shape)).to(kind) for shape in (x, w, w[:1]))
+    expected = torch.nn.functional.conv2d(image.double(), weight.double(), bias.double(), **keywords)
+    got = conv2d(image, weight, bias, **keywords)
+    assert isinstance(got, torch.Tensor) and got.dtype == kind
+    torch.testing.assert_close(got.double(), expected, rtol=TOLERANCE[dtype][0], atol=2 * TOLERANCE[dtype][1])
+    out = torch.full_like(got, float("nan"))
+    assert conv2d(image, weight, bias, **keywords, out=out) is out
+    assert torch.equal(out, got)
+    if len(x) == 4:
+        last = image.to(memory_format=torch.channels_last)
+        torch.testing.assert_close(conv2d(last, weight, bias, **keywords), got)
+
+
+@pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if name])
+def test_pytorch_activations(torch, activation):
+    functional = torch.nn.functional
+    pytorch = {
+        "relu": functional.relu,
+        "gelu": functional.gelu,
+        "gelu_tanh": lambda value: functional.gelu(value, approximate="tanh"),
+        "silu": functional.silu,
+    }[activation]
+    x = torch.tensor([0.0, -0.0, 1e-30, 3.0, -3.0, -20.0, 20.0, -1e20, 1e20, torch.inf, -torch.inf, torch.nan])
+    got = conv2d(x.reshape(1, 1, 1, 12), torch.ones(1, 1, 1, 1), activation=activation).flatten()
+    torch.testing.assert_close(got, pytorch(x.double()).float(), equal_nan=True)
+
+
+#: What PyTorch's conv2d has too: not an output, a layout or an activation; integers it takes.
+OCCASIONS = [
+    (arguments, words)
+    for arguments, _, words in WRONG
+    if not arguments.keys() & {"out", "layout", "activation"} and "int64" not in words
+]
+RIGHT = [{"stride": (2,)}, {"stride": [1, 2]}, {"padding": [1]}, {"stride": np.int64(2)}, {"padding": (0, 2)}]
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [*OCCASIONS, *((right, "") for right in RIGHT)],
+    ids=lambda item: item if isinstance(item, str) else "",
+)
+def test_pytorch_refuses_on_the_same_occasions(torch, arguments, words):
+    def outcome(function, x, weight, **rest):
+        try:
+            return tuple(function(x, weight, **rest).shape)
+        except TypeError:
+            return "not of the right type"
+        except (RuntimeError, ValueError):
+            return "of the right type, but wrong"
+
+    given = {"x": IMAGE, "weight": WEIGHT, **arguments}
+    tensors = {
+        name: torch.from_numpy(item) if isinstance(item, np.ndarray) else item for name, item in given.items()
+    }
+    ours = outcome(conv2d, **given)
+    pytorch = outcome(torch.nn.functional.conv2d, tensors.pop("x"), tensors.pop("weight"), **tensors)
+    if "float" in words:  # of mixed dtypes PyTorch complains by a RuntimeError
+        assert isinstance(ours, str) and isinstance(pytorch, str)
+    else:
+        assert ours == pytorch

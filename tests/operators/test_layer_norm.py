@@ -279,3 +279,65 @@ def test_negative_eps_gives_nan_as_in_pytorch():
     assert np.isnan(layer_norm(np.zeros((1, 4), np.float32), 4, eps=-1.0)).all()
     assert np.isnan(layer_norm(np.zeros((1, 4), np.float32), 4, eps=0)).all()
     assert math.isclose(layer_norm(np.zeros((1, 4), np.float32), 4)[0, 0], 0.0)
+
+
+# ------------------------------------------------------------------------------------------- beside PyTorch
+# Only where PyTorch is installed: the same calls mean the same, and are refused on the same occasions.
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape, trailing", [((4, 33), (33,)), ((2, 3, 5, 7), (5, 7)), ((2, 0), (0,)), ((5,), [5])])
+def test_pytorch_means_the_same(torch, dtype, shape, trailing):
+    kind = getattr(torch, dtype)
+    x, weight, bias = (torch.from_numpy(normal(*extents)).to(kind) for extents in (shape, trailing, trailing))
+    expected = torch.nn.functional.layer_norm(x.double(), trailing, weight.double(), bias.double())
+    got = layer_norm(x, trailing, weight, bias)
+    assert isinstance(got, torch.Tensor) and got.dtype == kind
+    torch.testing.assert_close(got, expected.to(kind))
+    assert layer_norm(x, trailing, weight, bias, out=x) is x
+    assert torch.equal(x, got)
+
+
+def test_pytorch_has_nan_in_the_same_places(torch):
+    x = torch.randn(7, 20)
+    x[0, 0], x[1, 5], x[2, 0], x[3, 19], x[4] = torch.nan, torch.nan, torch.inf, -torch.inf, torch.inf
+    x[5, :2] = torch.tensor([torch.inf, -torch.inf])
+    torch.testing.assert_close(layer_norm(x, 20), torch.nn.functional.layer_norm(x, (20,)), equal_nan=True)
+
+
+#: PyTorch's layer_norm has no output; takes integers for no shape, and float32 parameters of halves.
+OCCASIONS = [
+    (arguments, words)
+    for arguments, _, words in WRONG
+    if "out" not in arguments and arguments.get("normalized_shape") != -1 and "bias is float32" not in words
+]
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [*OCCASIONS, ({"eps": -1}, ""), ({"eps": np.float32(1)}, "")],
+    ids=lambda item: str(item)[:40],
+)
+def test_pytorch_refuses_on_the_same_occasions(torch, arguments, words):
+    def outcome(x, normalized_shape, weight=None, bias=None, eps=1e-5, function=layer_norm):
+        try:
+            return tuple(function(x, normalized_shape, weight, bias, eps).shape)
+        except TypeError:
+            return "not of the right type"
+        except (RuntimeError, ValueError):
+            return "of the right type, but wrong"
+
+    given = {"x": X, "normalized_shape": (4,), **arguments}
+    tensors = {
+        name: torch.from_numpy(item) if isinstance(item, np.ndarray) else item for name, item in given.items()
+    }
+    ours, pytorch = outcome(**given), outcome(**tensors, function=torch.nn.functional.layer_norm)
+    if "float" in words or "dtype" in words or given["normalized_shape"] == 5:
+        assert isinstance(ours, str) and isinstance(pytorch, str)
+    else:
+        assert ours == pytorch

@@ -174,3 +174,26 @@ def test_as_a_gpu_kernel(width):
     for kernel, arguments in steps:
         call(kernel, *arguments, target="cuda")
     close(result, defined(x, (width,), weight))
+
+
+# ------------------------------------------------------------------------------------------- beside PyTorch
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape, trailing", [((4, 33), (33,)), ((2, 3, 5, 7), (5, 7)), ((2, 0), (0,)), ((5,), [5])])
+def test_pytorch_means_the_same(dtype, shape, trailing):
+    """Where PyTorch is installed.  Its kernel for the CPU takes float32's epsilon for halves, other than its
+    documentation says, which `eps=None` follows here."""
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, dtype)
+    x, weight = (torch.from_numpy(normal(*extents)).to(kind) for extents in (shape, trailing))
+    for eps in (None, 1e-3):
+        got = rms_norm(x, trailing, weight, eps)
+        assert isinstance(got, torch.Tensor) and got.dtype == kind
+        eps = EPSILON[dtype] if eps is None else eps
+        expected = torch.nn.functional.rms_norm(x.double(), trailing, weight.double(), eps)
+        torch.testing.assert_close(got, expected.to(kind))
+    torch.testing.assert_close(rms_norm(x.double(), trailing), torch.nn.functional.rms_norm(x.double(), trailing))
+    x[..., :1] = torch.inf
+    got, expected = rms_norm(x, trailing, weight), torch.nn.functional.rms_norm(x, trailing, weight)
+    torch.testing.assert_close(got, expected, equal_nan=True)
