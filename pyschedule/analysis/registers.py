@@ -55,9 +55,10 @@ def pressure(body: Body, file: RegisterFile, registers: Collection[str] = ()) ->
     return _estimate(body, file, registers).total()
 
 
-def held_elements(body: Body, file: RegisterFile, registers: Collection[str] = ()) -> int:
-    """How many of the registers hold elements of register arrays, for all of the body."""
-    return _estimate(body, file, registers).elements()
+def accumulators(body: Body, file: RegisterFile, registers: Collection[str] = ()) -> int:
+    """How many of the registers hold elements of register arrays, or scalars that go around the loop."""
+    estimate = _estimate(body, file, registers)
+    return estimate.elements() + sum(estimate.around(written=True).values())
 
 
 def _estimate(body: Body, file: RegisterFile, registers: Collection[str]) -> _Estimate:
@@ -76,10 +77,22 @@ class _Estimate:
     def total(self) -> int:
         ranges = [*self._locals(), *self._shared_loads()]
         shared = {part for part, first, last in ranges if isinstance(part, Load) and first < last}
-        most = 0
+        begins: dict[int, list[Expr]] = {}
+        ends: dict[int, list[Expr]] = {}
+        for part, first, last in ranges:
+            if first < last:
+                begins.setdefault(first + 1, []).append(part)
+                ends.setdefault(last + 1, []).append(part)
+        most = live = 0
+        loaded: set[Expr] = set()
         for place, stmt in enumerate(self.leaves):
-            live = sum(self.size_of(part) for part, first, last in ranges if first < place <= last)
-            loaded = {part for part, first, last in ranges if isinstance(part, Load) and first < place <= last}
+            for part in ends.get(place, ()):
+                live -= self.size_of(part)
+                loaded.discard(part)
+            for part in begins.get(place, ()):
+                live += self.size_of(part)
+                if isinstance(part, Load):
+                    loaded.add(part)
             need = max((_Need(self, loaded, shared).of(value, stmt) for value in _values(stmt)), default=0)
             most = max(most, live + need)
         return self._held() + most
@@ -113,18 +126,22 @@ class _Estimate:
             for part in _read(value)
             if isinstance(part, Const) and part.dtype.is_float
         }
-        written = {stmt.target for stmt in self.leaves if isinstance(stmt, Assign)}
+        around = self.around(written=True) | self.around(written=False)
+        return self.elements() + self._masks() + len(constants) + sum(around.values())
+
+    def around(self, *, written: bool) -> dict[str, int]:
+        """The variables that hold from one iteration to the next: those that the body writes, or only reads."""
+        names = {stmt.target for stmt in self.leaves if isinstance(stmt, Assign)}
         first_write: dict[str, int] = {}
-        around: dict[str, int] = {}
+        found: dict[str, int] = {}
         for place, stmt in enumerate(self.leaves):
-            for value in _values(stmt):
-                for part in _read(value):
-                    fresh = isinstance(part, Var) and first_write.get(part.name, place) >= place
-                    if isinstance(part, Var) and (part.name not in written or fresh):
-                        around[part.name] = self.size(part.type)
+            for part in (part for value in _values(stmt) for part in _read(value) if isinstance(part, Var)):
+                kept = part.name not in names or first_write.get(part.name, place) >= place
+                if kept and (part.name in names) == written:
+                    found[part.name] = self.size(part.type)
             if isinstance(stmt, Assign):
                 first_write.setdefault(stmt.target, place)
-        return self.elements() + self._masks() + len(constants) + sum(around.values())
+        return found
 
     def _masks(self) -> int:
         """Masks of accesses, where they take vector registers: most are those of a tail, and do not change."""
@@ -184,7 +201,9 @@ class _Need:
         if isinstance(expr, (Const, Var)) or expr in self.loaded:
             return 0
         if isinstance(expr, Load):
-            return 0 if expr.array in self.within.arrays else self.within.size_of(expr)
+            # A mask that is a vector is widened to the lanes of each access.
+            mask = 0 if expr.mask is None else self.within.size(expr.mask.type)
+            return 0 if expr.array in self.within.arrays else self.within.size_of(expr) + mask
         if isinstance(expr, Broadcast):
             return self.expression(expr.value)
         return max(self.within.size(expr.type), self.together(expr, self.operands(expr)))

@@ -44,9 +44,10 @@ def refuse_if_strict(records: tuple[Record, ...], strict: bool) -> None:
 
 
 def announce(records: tuple[Record, ...], module: str) -> None:
-    """One `ScheduleWarning` for each request that was skipped aloud, placed at its decorator, and for each
-    warning of the front end."""
-    for record in (*_skipped(records), *(record for record in records if record.transform == FRONTEND)):
+    """One `ScheduleWarning` for each request that was skipped aloud, placed at its decorator, for each that was
+    carried out and is slow, and for each warning of the front end."""
+    others = (record for record in records if record.transform == FRONTEND or record.status == "Warning")
+    for record in (*_skipped(records), *others):
         place = record.loc or record.statement
         where = "" if place is None else f"{place}: "
         file, line = ("<unknown>", 1) if place is None else (place.file, place.line)
@@ -54,7 +55,9 @@ def announce(records: tuple[Record, ...], module: str) -> None:
 
 
 def _text(record: Record) -> str:
-    text = record.summary if record.transform == FRONTEND else f"Skipped {record.transform}: {record.summary}"
+    text = record.summary
+    if record.transform != FRONTEND:
+        text = f"{'Skipped ' if record.status == 'Skipped' else ''}{record.transform}: {text}"
     if record.statement is not None and str(record.statement) not in text:
         text += f" (in the way: {_short(record.statement, record.loc)})"
     said = ("", f"at {record.statement}")

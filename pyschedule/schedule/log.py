@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 class Record:
     """One line of the log, and the lines indented under it.
 
-    `transform`: `"Tiling"`, `"Vectorization"`, `"Unroll"`, ...; `status`: `"Applied"`, `"Skipped"` or
-    `"Note"` (an automatic request that found nothing, a warning of the front end).  A skipped record warns
-    unless `silent`; `loc` is the decorator's place, `statement` that of what stood in the way.
+    `transform`: `"Tiling"`, `"Vectorization"`, `"Unroll"`, ...; `status`: `"Applied"`, `"Skipped"`, `"Warning"` (it
+    was applied, and is slow) or `"Note"` (an automatic request that found nothing, a warning of the front end).  A
+    skipped record warns unless `silent`, a warning always; `loc` is the decorator's place, `statement` that of what
+    stood in the way.
     """
 
     transform: str
@@ -32,7 +33,7 @@ class Record:
 
     def __str__(self) -> str:
         lines = [f"- {self.status} {self.transform}: {self.summary}"]
-        if self.status == "Skipped" and self.loc is not None:
+        if self.status in ("Skipped", "Warning") and self.loc is not None:
             lines[0] += f" [{self.loc}]"
         lines += [f"    {detail}" for detail in self.details]
         return "\n".join(lines)

@@ -18,6 +18,7 @@ from pyschedule.transforms import (
     mapping,
     polling,
     promotion,
+    register_limits,
     registers,
     staging,
     statement_order,
@@ -36,10 +37,12 @@ STAGES = ("source", "tiling", "vectorization", "unroll")
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """`stages`: the kernel after each of `STAGES`; `records`: what was done, skipped and why."""
+    """`stages`: the kernel after each of `STAGES`; `records`: what was done, skipped and why; `crowded`: arrays of
+    which a tile was meant for registers, perhaps, and is larger than all of them."""
 
     stages: dict[str, Kernel]
     records: tuple[Record, ...]
+    crowded: tuple[str, ...] = ()
 
     @property
     def kernel(self) -> Kernel:
@@ -60,6 +63,19 @@ def lower(
     do; a fault is an `InternalError`).
     """
     schedule = schedule.for_target(target.kind)
+    lowered = _transformed(kernel, schedule, target, limits, check_stages)
+
+    def again(other: Schedule, machine: Target) -> dict[str, Kernel]:
+        return _transformed(kernel, other, machine, limits, check_stages).stages
+
+    # What registers hold is known only of what has become of everything.
+    examined = register_limits.examine(lowered.records, lowered.stages, lowered.crowded, schedule, target, again)
+    return dataclasses.replace(lowered, records=examined)
+
+
+def _transformed(
+    kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLimits, check_stages: bool
+) -> Lowered:
     lowered = _lower(kernel, schedule, target, limits, check_stages)
     # Half arrays must be rounded once; whether registers see to that is known only after tiling.
     repeatedly = widening.rounded_repeatedly(kernel, lowered.stages["tiling"])
@@ -68,7 +84,7 @@ def lower(
     wide = _lower(widening.widen(kernel, repeatedly), schedule, target, limits, check_stages)
     note = f"accumulated in float32 outside registers: {', '.join(repeatedly)}"
     records = _with_notes(list(wide.records), (note,))
-    return Lowered({**wide.stages, "source": kernel}, tuple(records))
+    return Lowered({**wide.stages, "source": kernel}, tuple(records), wide.crowded)
 
 
 def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLimits, check_stages: bool) -> Lowered:
@@ -95,7 +111,7 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
     # Without directives only halves are promoted: they are rounded once whatever is asked for.
     asked = bool(tiles or vectors or unrolls or target.thread_mapping)
     halves = frozenset(array.name for array in source.array_params if element_of(array.dtype).is_half)
-    kernel, kept = promotion.promote(kernel, target, None if asked else halves)
+    kernel, kept, crowded = promotion.promote(kernel, target, None if asked else halves)
     notes += kept
     if tiles:
         kernel, skipped, staged = staging.stage(kernel, tiles, target, frozenset(lanes))
@@ -130,7 +146,7 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
     records += polls
     verify(kernel)
     stages = {"source": source, "tiling": tiled, "vectorization": vectorized, "unroll": kernel}
-    return Lowered(stages, tuple(dict.fromkeys(records)))  # what holds for several pieces is said once
+    return Lowered(stages, tuple(dict.fromkeys(records)), crowded)  # what holds for several pieces is said once
 
 
 def _with_notes(records: list[Record], notes: tuple[str, ...]) -> list[Record]:

@@ -84,6 +84,9 @@ from pyschedule.transforms.reach import Site
 
 Loops = tuple[For | While, ...]
 
+#: What a note says of a tile that is larger than all registers.
+_LEFT = "stays in memory, since registers hold"
+
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
@@ -97,16 +100,22 @@ class _Plan:
     reached: Expr  # when any element is
 
 
-def promote(kernel: Kernel, target: Target, only: frozenset[str] | None = None) -> tuple[Kernel, tuple[str, ...]]:
-    """Promotes every array it can (of `only`, if given); returns the kernel, and a line for the log each."""
+def promote(
+    kernel: Kernel, target: Target, only: frozenset[str] | None = None
+) -> tuple[Kernel, tuple[str, ...], tuple[str, ...]]:
+    """Promotes every array it can (of `only`, if given); returns the kernel, a line for the log each, and which
+    arrays have a tile that is larger than all registers, and stays in memory."""
     names = Names(kernel)
+    crowded: list[str] = []
     notes: list[str] = []
     declared = arrays(kernel)
     body = kernel.body
     for name in sorted(written_arrays(kernel.body)):
         if name in declared and declared[name].space != "register" and (only is None or name in only):
+            before = len(notes)
             body = _promote(body, declared[name], target, names, notes)
-    return with_body(kernel, body), tuple(notes)
+            crowded += [name] if any(_LEFT in note for note in notes[before:]) else []
+    return with_body(kernel, body), tuple(notes), tuple(crowded)
 
 
 def _promote(body: Body, array: Array, target: Target, names: Names, notes: list[str], around: Loops = ()) -> Body:
@@ -136,8 +145,7 @@ def _promote(body: Body, array: Array, target: Target, names: Names, notes: list
             notes.extend(inside)
             return new
         notes.append(
-            f"{array.name}: a tile of {extents} {dtype} stays in memory, since registers hold "
-            f"{target.register_bytes} of its {size} bytes"
+            f"{array.name}: a tile of {extents} {dtype} {_LEFT} {target.register_bytes} of its {size} bytes"
         )
         return body
     return _in_bodies(body, array, target, names, notes, around)

@@ -40,6 +40,22 @@ class Code:
         return [count for count in counts if count]
 
 
+#: A vector register of x86 or of Arm, and an address on the stack.
+_VECTOR = re.compile(r"%[xyz]mm\d|\b[qvz]\d+\b")
+_STACK = re.compile(r"\(%[er]sp|\[sp\b")
+_STORE = re.compile(r"^v?movu?a?[pd]\w*\s+%[xyz]mm\d+,\s*\S*\(|^v?movdq\w*\s+%[xyz]mm\d+,\s*\S*\(|^st\w*\s")
+
+
+def vector_spills(instructions: list[str]) -> list[str]:
+    """The instructions that move a vector to the stack, or from there."""
+    return [one for one in instructions if _VECTOR.search(one) and _STACK.search(one)]
+
+
+def vector_stores(instructions: list[str]) -> list[str]:
+    """The instructions that move a vector to memory, the stack included."""
+    return [one for one in instructions if _VECTOR.search(one) and _STORE.search(one)]
+
+
 def of_cpu(assembly: str) -> Code:
     """The kernel's own functions in the text of `Lowering.asm()`."""
     bodies = [text for name, text in _FUNCTION.findall(assembly) if not any(part in name for part in _AROUND)]
