@@ -171,8 +171,14 @@ class Foreign:
     wrap: Callable[[Layout, Any], Any]
 
 
+class Elsewhere(Exception):
+    """An array of a class that `KNOWN` has is not in the host's memory."""
+
+
 def _of_torch(tensor: Any, name: str) -> Layout:
     torch = sys.modules["torch"]
+    if not tensor.is_cpu:
+        raise Elsewhere
     if tensor.requires_grad:
         if torch.is_grad_enabled():
             raise RuntimeError(
@@ -190,12 +196,17 @@ def _of_torch(tensor: Any, name: str) -> Layout:
 
 def _to_torch(array: Layout, like: Any) -> Any:
     torch = sys.modules["torch"]
-    if array.dtype.name == "bfloat16":
+    if array.__class__ is not np.ndarray:  # a scalar
+        array = np.asarray(array)
+    if array.dtype.kind == "V":  # bfloat16, which NumPy has not of its own
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
 TORCH = Foreign("PyTorch", _of_torch, _to_torch)
+
+#: Classes whose arrays are known to be of another library, once one has been met in the host's memory.
+KNOWN: dict[type, Foreign] = {}
 
 
 def _of_dlpack(array: Any, name: str) -> Layout:
@@ -236,7 +247,10 @@ def kind_of(value: Any, name: str) -> Kind | Foreign:
     if _is_torch(value):
         if value.device.type not in ("cpu", "cuda"):
             raise TypeError(f"{name}: a tensor on {value.device} is not supported; pass one on the CPU or a GPU")
-        return TORCH if value.device.type == "cpu" else CUDA
+        if value.device.type == "cuda":
+            return CUDA
+        KNOWN[type(value)] = TORCH
+        return TORCH
     if hasattr(value, "__cuda_array_interface__"):
         return CUDA
     device = getattr(value, "__dlpack_device__", None)

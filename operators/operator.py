@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from operators.arrays import Operand, check_written
+from operators.entries import Form, make_entries
 from operators.foreign import NUMPY, SPEC, Foreign, Kind, kind_of
 from operators.plans import Plan, Run, written_out
 
@@ -23,16 +24,6 @@ from operators.plans import Plan, Run, written_out
 _REMEMBERED: Final = 1024
 
 Values = tuple[Any, ...]
-
-
-class _Text:
-    """A default in the text of a signature."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
 
 
 class Operator(Protocol):
@@ -66,18 +57,18 @@ class _Calls:
 
     def __init__(self, plan: Callable[..., Plan], arrays: tuple[str, ...], in_place: str = "") -> None:
         self.plan = plan
-        self._signature = inspect.signature(plan)
-        self._names = tuple(self._signature.parameters)
-        self._arrays = tuple(name for name in self._names if name in arrays)
+        self._form = Form(
+            plan.__name__,
+            inspect.signature(plan),
+            tuple(name for name in inspect.signature(plan).parameters if name in arrays),
+            in_place,
+        )
+        self._names, self._arrays = self._form.names, self._form.arrays
         if set(arrays) != set(self._arrays):
             raise ValueError(f"{plan.__name__}: not all of {arrays} are parameters")
-        self._optional = frozenset(
-            name for name in self._arrays if self._signature.parameters[name].default is None
-        )
-        self._in_place = in_place
         self._memo: dict[Any, Run] = {}
-        self._entry, self._entered = self._make_entries()
-        function: Any = update_wrapper(self._entry, plan)
+        self._entries = make_entries(self._form, self._memo, self._first)
+        function: Any = update_wrapper(self._entries.function, plan)
         function.python, function.lower, function.steps = self.python, self.lower, self.steps
         self.function: Operator = function
 
@@ -114,73 +105,10 @@ class _Calls:
         result = written_out(plan, self._arrays, kind, kernels, None)(*self._of_arrays(views))
         return calls, result
 
-    # ------------------------------------------------------------------------------------- the fast path
-
-    def _make_entries(self) -> tuple[Run, Run]:
-        """The function that is called: looks up what to do for arguments like these, and does it.
-
-        Its text is made for the operator's parameters, so that Python binds them by name and default.  The second
-        one takes all of them by position.
-        """
-        empty = inspect.Parameter.empty
-        parameters = self._signature.parameters
-        header = inspect.Signature(
-            [
-                item.replace(
-                    annotation=empty, default=empty if item.default is empty else _Text(f"_defaults[{name!r}]")
-                )
-                for name, item in parameters.items()
-            ]
-        )
-        key = [self._key_text(name) for name in self._names]
-        if self._in_place:
-            key.append(f"out is {self._in_place}")
-        name = self.plan.__name__
-        body = (
-            f"    try:\n"
-            f"        run = _memo[({', '.join(key)},)]\n"
-            f"    except (AttributeError, KeyError, TypeError):\n"
-            f"        run = None\n"
-            f"    if run is None:\n"
-            f"        return _first(({', '.join(self._names)},))\n"
-            f"    return run({', '.join(self._arrays)})\n"
-        )
-        text = f"def {name}{header}:\n{body}\ndef entered({', '.join(self._names)}):\n{body}"
-        space: dict[str, Any] = {
-            "_memo": self._memo,
-            "_first": self._first,
-            "_defaults": {name: item.default for name, item in parameters.items()},
-        }
-        exec(compile(text, f"<call of {name}>", "exec"), space)
-        return space[name], space["entered"]
-
-    def _key_text(self, name: str) -> str:
-        if name not in self._arrays:
-            return f"{name}.__class__, {name}"
-        facts = f"{name}.__class__, {name}.dtype, {name}.shape, {name}.strides, {name}.flags.num"
-        return f"None if {name} is None else ({facts})" if name in self._optional else facts
-
-    def _key(self, kind: Kind, views: Values) -> Values:
-        """What `_key_text` says, of views of a kind."""
-        key: list[Any] = []
-        for name, view in zip(self._names, views, strict=True):
-            if name not in self._arrays:
-                key += [view.__class__, view]
-            elif view is None:
-                key.append(None)
-            else:
-                known = kind.layout_of(view)
-                facts = (view.__class__, known.dtype, known.shape, known.strides, known.flags.num)
-                key += [facts] if name in self._optional else facts
-        if self._in_place:
-            given = dict(zip(self._names, views, strict=True))
-            key.append(given["out"] is given[self._in_place])
-        return tuple(key)
-
     # ------------------------------------------------------------------------------------- the slow path
 
     def _bind(self, args: Values, kwargs: dict[str, Any]) -> Values:
-        bound = self._signature.bind(*args, **kwargs)
+        bound = self._form.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return tuple(bound.arguments.values())
 
@@ -192,16 +120,16 @@ class _Calls:
         kind, views, foreign = self._views(values)
         self._require_data(kind)
         if any(view is not value for view, value in zip(views, values, strict=True)):
-            return self._given_back(self._entered(*views), values, foreign)
+            return self._given_back(self._entries.positional(*views), values, foreign)
         try:
-            key: Values | None = self._key(kind, views)
+            key: Values | None = self._form.key(views, kind.layout_of)
             run = self._memo.get(key)
         except TypeError:  # an argument that can be no key: the plan is for this call alone
             key = run = None
         if run is None:
             plan = self._planned(kind, views)
             kernels = [step.kernel for step in plan.steps]
-            run = written_out(plan, self._arrays, kind, kernels, self._apart(views, self._entry))
+            run = written_out(plan, self._arrays, kind, kernels, self._apart(views, self._entries.function))
             if len(self._memo) >= _REMEMBERED:
                 self._memo.clear()
             if key is not None:
@@ -224,7 +152,7 @@ class _Calls:
             if name not in self._arrays:
                 views.append(tuple(value) if isinstance(value, list) else value)
                 continue
-            if value is None and name in self._optional:
+            if value is None and name in self._form.optional:
                 views.append(None)
                 continue
             kind = kind_of(value, name)
@@ -258,8 +186,8 @@ class _Calls:
         }
         if "out" in operands:
             check_written(operands["out"].sample, "out")
-            if self._in_place and given["out"] is given[self._in_place]:
-                operands[self._in_place] = operands["out"]
+            if self._form.in_place and given["out"] is given[self._form.in_place]:
+                operands[self._form.in_place] = operands["out"]
         return self.plan(**{**given, **operands})
 
     def _apart(self, views: Values, again: Run) -> Run:

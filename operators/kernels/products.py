@@ -73,7 +73,8 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
 
     def packed(rows: int, columns: int, depth: int | None, also: str = "") -> list[Any]:
         """Tiles of rows by columns in registers, in a block of 96 by 256; `depth` cuts k, `also` is packed too."""
-        inner, outer, cut = ("k.1", "k.0", {"k": depth}) if depth else ("k", "", {})
+        cut: dict[str, Any] = {"k": depth} if depth else {}
+        inner, outer = ("k.1", "k.0") if depth else ("k", "")
         stage = {right: outer or "j.0"} | ({also: "i.0"} if also else {})
         order = f"j.0 {outer} i.0 i.1 j.1 {inner} i.2 j.2"
         return [
@@ -307,9 +308,9 @@ def linear_kernel(activation: int, biased: bool, form: str, lanes: int) -> Any:
                 if activation == RELU:
                     Y[i, j] = np.maximum(acc, 0.0)
                 elif activation == GELU:
-                    Y[i, j] = acc * (1.0 + math.erf(acc * ROOT_OF_HALF)) * 0.5
+                    Y[i, j] = 0.5 * acc * (1.0 + math.erf(acc * ROOT_OF_HALF))
                 elif activation == GELU_TANH:
-                    Y[i, j] = acc * (1.0 + math.tanh(acc * (TANH_SLOPE + TANH_CURVE * acc * acc))) * 0.5
+                    Y[i, j] = 0.5 * acc * (1.0 + math.tanh(acc * (TANH_SLOPE + TANH_CURVE * acc * acc)))
                 elif activation == SILU:
                     Y[i, j] = acc / (1.0 + math.exp(-acc))
                 else:

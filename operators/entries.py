@@ -1,0 +1,165 @@
+"""The function that is called where an operator is called, written out for its parameters.
+
+For an operator of `a`, `b`, `out` it reads
+
+    def matmul(a, b, *, out=None):
+        if a.__class__ is not _ndarray: return _other(a, b, out)
+        try: run = _memo[(a.dtype, a.shape, a.strides, a.flags.num, b.__class__, ...)]
+        except (AttributeError, KeyError, TypeError): run = None
+        if run is None: return _first((a, b, out))
+        return run(a, b, out)
+
+and `_other` does the same for views of arrays of another library.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from operators.foreign import KNOWN, Elsewhere
+
+Run = Callable[..., Any]
+
+
+class _Text:
+    """A default in the text of a signature."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """`function` takes the operator's arguments, by name and default; `positional` takes all by position."""
+
+    function: Any
+    positional: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """An operator's parameters: all of them in order, those for arrays, and those of these that may be `None`.
+
+    Where `in_place` is not empty, it matters whether `out` is this very argument.
+    """
+
+    name: str
+    signature: inspect.Signature
+    arrays: tuple[str, ...]
+    in_place: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.signature.parameters)
+
+    @property
+    def optional(self) -> frozenset[str]:
+        return frozenset(name for name in self.arrays if self.signature.parameters[name].default is None)
+
+    def key(self, values: tuple[Any, ...], layout_of: Callable[[Any], Any]) -> tuple[Any, ...]:
+        """What the plan of a call depends on, as the text of the function has it."""
+        key: list[Any] = []
+        for name, value in zip(self.names, values, strict=True):
+            if name not in self.arrays:
+                key += [value.__class__, value]
+            elif value is None:
+                key.append(None)
+            else:
+                known = layout_of(value)
+                facts = (value.__class__, known.dtype, known.shape, known.strides, known.flags.num)
+                key += [facts] if name in self.optional else facts
+        if self.in_place:
+            given = dict(zip(self.names, values, strict=True))
+            key.append(given["out"] is given[self.in_place])
+        return tuple(key)
+
+    def key_text(self) -> str:
+        key = []
+        for name in self.names:
+            facts = f"{name}.__class__, {name}.dtype, {name}.shape, {name}.strides, {name}.flags.num"
+            if name not in self.arrays:
+                facts = f"{name}.__class__, {name}"
+            elif name in self.optional:
+                facts = f"None if {name} is None else ({facts})"
+            key.append(facts)
+        if self.in_place:
+            key.append(f"out is {self.in_place}")
+        return f"({', '.join(key)},)"
+
+
+def make_entries(form: Form, memo: dict[Any, Run], first: Callable[[tuple[Any, ...]], Any]) -> Entries:
+    """The functions of an operator: they look up in `memo` what to do, and ask `first` where it has nothing."""
+    empty = inspect.Parameter.empty
+    header = inspect.Signature(
+        [
+            item.replace(
+                annotation=empty, default=empty if item.default is empty else _Text(f"_defaults[{name!r}]")
+            )
+            for name, item in form.signature.parameters.items()
+        ]
+    )
+    names = ", ".join(form.names)
+    body = "\n    ".join(
+        (
+            f"    if {form.arrays[0]}.__class__ is not _ndarray: return _other({names})",
+            "try:",
+            f"    run = _memo[{form.key_text()}]",
+            "except (AttributeError, KeyError, TypeError):",
+            "    run = None",
+            "if run is None:",
+            f"    return _first(({names},))",
+            f"return run({', '.join(form.arrays)})",
+        )
+    )
+    text = f"def {form.name}{header}:\n{body}\n\ndef positional({names}):\n{body}\n\n{_of_other_libraries(form)}"
+    space: dict[str, Any] = {
+        "_memo": memo,
+        "_first": first,
+        "_known": KNOWN,
+        "_ndarray": np.ndarray,
+        "_Elsewhere": Elsewhere,
+        "_defaults": {name: item.default for name, item in form.signature.parameters.items()},
+    }
+    exec(compile(text, f"<call of {form.name}>", "exec"), space)
+    return Entries(space[form.name], space["positional"])
+
+
+def _of_other_libraries(form: Form) -> str:
+    """The text of `_other`: arrays of one library are viewed as NumPy's, and the result goes back."""
+    names = ", ".join(form.names)
+    first, *others = form.arrays
+    tests = ["kind is None"]
+    lines = []
+    for name in form.arrays:
+        view = f"kind.view({name}, {name!r})"
+        if name == "out" and form.in_place:
+            view = f"_{form.in_place} if out is {form.in_place} else {view}"
+        if name in form.optional:
+            view = f"None if {name} is None else {view}"
+        lines.append(f"    _{name} = {view}")
+        if name in others:
+            missing = f"{name} is not None and " if name in form.optional else ""
+            tests.append(f"{missing}_known.get({name}.__class__) is not kind")
+    given = ", ".join(f"_{name}" if name in form.arrays else name for name in form.names)
+    back = f"return kind.wrap(positional({given}), {first})"
+    if "out" in form.arrays:
+        back = f"{back} if out is None else (positional({given}), out)[1]"
+    return "\n    ".join(
+        (
+            f"def _other({names}):",
+            f"kind = _known.get({first}.__class__)",
+            f"if {' or '.join(tests)}: return _first(({names},))",
+            "try:",
+            *lines,
+            f"except _Elsewhere: return _first(({names},))",
+            back,
+        )
+    )
