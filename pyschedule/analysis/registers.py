@@ -58,13 +58,14 @@ def pressure(body: Body, file: RegisterFile, registers: Collection[str] = ()) ->
 def accumulators(body: Body, file: RegisterFile, registers: Collection[str] = ()) -> int:
     """How many of the registers hold elements of register arrays, or scalars that go around the loop."""
     estimate = _estimate(body, file, registers)
-    return estimate.elements() + sum(estimate.around(written=True).values())
+    return estimate.elements() + sum(estimate.around()[0])
 
 
 def _estimate(body: Body, file: RegisterFile, registers: Collection[str]) -> _Estimate:
     leaves = tuple(_leaves(body))
     lanes = any(lanes_of(value.type) > 1 for stmt in leaves for value in _values(stmt))
-    return _Estimate(leaves, file, _register_arrays(body, registers), lanes)
+    accesses = tuple(one for stmt in leaves for one in _accesses(stmt))
+    return _Estimate(leaves, file, _register_arrays(body, accesses, registers), lanes, accesses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class _Estimate:
     file: RegisterFile
     arrays: frozenset[str]
     lanes: bool  # some statement computes vectors
+    accesses: tuple[Load | Store, ...]
 
     def total(self) -> int:
         ranges = [*self._locals(), *self._shared_loads()]
@@ -110,7 +112,7 @@ class _Estimate:
 
     def elements(self) -> int:
         found: dict[tuple[str, tuple[Expr, ...]], int] = {}
-        for access in (one for stmt in self.leaves for one in _accesses(stmt)):
+        for access in self.accesses:
             if access.array in self.arrays:
                 kind = access.value.type if isinstance(access, Store) else access.type
                 key = access.array, access.indices
@@ -126,26 +128,26 @@ class _Estimate:
             for part in _read(value)
             if isinstance(part, Const) and part.dtype.is_float
         }
-        around = self.around(written=True) | self.around(written=False)
-        return self.elements() + self._masks() + len(constants) + sum(around.values())
+        return self.elements() + self._masks() + len(constants) + sum(map(sum, self.around()))
 
-    def around(self, *, written: bool) -> dict[str, int]:
-        """The variables that hold from one iteration to the next: those that the body writes, or only reads."""
+    def around(self) -> tuple[list[int], list[int]]:
+        """The registers of the variables that hold from one iteration to the next: those that the body writes, and
+        those that it only reads."""
         names = {stmt.target for stmt in self.leaves if isinstance(stmt, Assign)}
         first_write: dict[str, int] = {}
         found: dict[str, int] = {}
         for place, stmt in enumerate(self.leaves):
             for part in (part for value in _values(stmt) for part in _read(value) if isinstance(part, Var)):
-                kept = part.name not in names or first_write.get(part.name, place) >= place
-                if kept and (part.name in names) == written:
+                if part.name not in names or first_write.get(part.name, place) >= place:
                     found[part.name] = self.size(part.type)
             if isinstance(stmt, Assign):
                 first_write.setdefault(stmt.target, place)
-        return found
+        written = [size for name, size in found.items() if name in names]
+        return written, [size for name, size in found.items() if name not in names]
 
     def _masks(self) -> int:
         """Masks of accesses, where they take vector registers: most are those of a tail, and do not change."""
-        masks = {access.mask for stmt in self.leaves for access in _accesses(stmt) if access.mask is not None}
+        masks = {access.mask for access in self.accesses if access.mask is not None}
         return sum(self.size(mask.type) for mask in masks)
 
     def _locals(self) -> Iterator[tuple[Expr, int, int]]:
@@ -281,10 +283,11 @@ def _accesses(stmt: Stmt) -> Iterator[Load | Store]:
         yield from (part for part in walk_expr(child) if isinstance(part, Load))
 
 
-def _register_arrays(body: Body, given: Collection[str]) -> frozenset[str]:
+def _register_arrays(body: Body, accesses: Collection[Load | Store], given: Collection[str]) -> frozenset[str]:
     declared = {name for name, array in local_arrays(body).items() if array.space == "register"}
     constants: dict[str, bool] = {}
-    for access in (one for stmt in walk(body) for one in _accesses(stmt)):
-        fixed = bool(access.indices) and all(constant(index) is not None for index in access.indices)
-        constants[access.array] = constants.get(access.array, True) and fixed
+    for access in accesses:
+        if constants.get(access.array, True):
+            fixed = bool(access.indices) and all(constant(index) is not None for index in access.indices)
+            constants[access.array] = fixed
     return frozenset({*given, *declared, *(name for name, fixed in constants.items() if fixed)})

@@ -73,7 +73,8 @@ class _Examination:
         warning = None
         if found and found[0].need > self.registers:
             warning = self.of_tile(found[0], self.stages) or self.of_factor(found[0])
-        if warning is None and (crowded or self.large(self.stages)):
+        unrolled = any(not item.automatic for item in self.schedule.of(Unroll))
+        if warning is None and unrolled and (crowded or self.large(self.stages)):
             warning = self.of_memory()
         return records if warning is None else (*records, warning)
 
@@ -215,7 +216,7 @@ class _Examination:
         asked += [item for item in self.schedule.of(Vectorize) if item.width is not None]
         for directive in asked:
             now, request = self.factor_of(directive)
-            fitting = self.largest(directive, now)
+            fitting = self.largest(directive, now, use.label)
             if fitting is not None:
                 offer = request(fitting[0]), fitting[1]
                 return self.record(directive, request(now), use, offer)
@@ -236,26 +237,32 @@ class _Examination:
         trips = max((form.size for form in forms), default=1)
         return directive.factor or trips, lambda factor: f"unroll({name!r}, {factor})"
 
-    def largest(self, directive: Unroll | Vectorize, now: int) -> tuple[int, int] | None:
-        """The largest factor below the present one (for lanes: power of two) that fits, and what it needs."""
-        best: tuple[int, int] | None = None
-        low, high = 1, now - 1
-        while low <= high:
-            middle = (low + high) // 2
+    def largest(self, directive: Unroll | Vectorize, now: int, label: str) -> tuple[int, int] | None:
+        """The largest factor below the present one (for lanes: power of two) with which the loops of a label fit,
+        and what they need."""
+        lanes = isinstance(directive, Vectorize)
+        factors = [1 << power for power in range((now - 1).bit_length())] if lanes else list(range(1, now))
+
+        def need(factor: int) -> int:
             if isinstance(directive, Vectorize):
-                middle = 1 << (high.bit_length() - 1)
-                changed: Directive = dataclasses.replace(directive, width=middle)
+                changed: Directive = dataclasses.replace(directive, width=factor)
             else:
-                changed = dataclasses.replace(directive, factor=middle)
+                changed = dataclasses.replace(directive, factor=factor)
             items = tuple(changed if item is directive else item for item in self.schedule.directives)
-            stages = self.again(Schedule(items), self.target)
-            need = max((use.need for use in uses(stages["unroll"], self.file)), default=0)
-            if need <= self.registers:
-                best, low = (middle, need), middle + 1
-                if isinstance(directive, Vectorize):
-                    break
+            found = uses(self.again(Schedule(items), self.target)["unroll"], self.file)
+            return max((use.need for use in found if use.label == label), default=0)
+
+        best = (1, need(1)) if factors else None
+        if best is None or best[1] > self.registers:
+            return None  # it is not this directive that makes it too many
+        low, high = 1, len(factors)  # those before `low` fit, those from `high` on do not
+        while low < high:
+            middle = (low + high) // 2
+            taken = need(factors[middle])
+            if taken <= self.registers:
+                best, low = (factors[middle], taken), middle + 1
             else:
-                high = middle - 1
+                high = middle
         return best
 
     # ------------------------------------------------------------------------------------------- what is said

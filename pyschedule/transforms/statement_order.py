@@ -73,7 +73,9 @@ def orders(body: Body, registers: frozenset[str]) -> Iterator[Body]:
             (at, tuple(place[axis] for axis in order), arrays[name])
             for at, (name, place) in zip(step, known, strict=True)
         ]
-        yield tuple(body[place] for place in sorted(range(len(body)), key=keys.__getitem__))
+        places = sorted(range(len(body)), key=keys.__getitem__)
+        if places != list(range(len(body))):
+            yield tuple(body[place] for place in places)
 
 
 def element_of(stmt: Stmt, registers: frozenset[str]) -> Element | None:

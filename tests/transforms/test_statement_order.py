@@ -42,7 +42,7 @@ def test_the_shorter_side_of_a_tile_waits_in_registers(rows, columns):
 def test_the_updates_of_an_element_stay_in_their_order():
     body = tuple(step(row, column, depth) for column in range(2) for row in range(6) for depth in range(3))
     found = list(orders(body, ACC))
-    assert len(found) == 3
+    assert len(found) == len(set(found)) == 3
     for order in found:
         for at in {stmt.indices for stmt in body}:
             assert [stmt for stmt in order if stmt.indices == at] == [stmt for stmt in body if stmt.indices == at]
