@@ -23,7 +23,7 @@ from pyschedule.schedule.directives import NoUnroll, Unroll
 from pyschedule.schedule.limits import UnrollLimits
 from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
-from pyschedule.transforms import unroll_limits, unroll_requests, written_out
+from pyschedule.transforms import partial_sums, unroll_limits, unroll_requests, written_out
 from pyschedule.transforms.jamming import Proof, may_jam, private_scalars
 from pyschedule.transforms.nest import Body, Names, replace_statement, runners, tile_form, with_body
 from pyschedule.transforms.registers import loops_over_registers
@@ -153,7 +153,12 @@ class _Unroller:
             return self.replace(loop, (marked,), copies, "left to the target's compiler, by loop metadata")
         private, how = self.shared_loops(loop)
         write = written_out.in_full if full else written_out.in_part
-        return self.replace(loop, write(loop, copies, Names(self.kernel), private), copies, how)
+        names = Names(self.kernel)
+        body = write(loop, copies, names, private)
+        if not self.kernel.strict_math:
+            body, sums = partial_sums.split(body, names, self.target)
+            how = "; ".join((*((how,) if how else ()), *sums))
+        return self.replace(loop, body, copies, how)
 
     def replace(self, loop: For, body: Body, copies: int, how: str = "") -> tuple[int, str]:
         self.kernel = with_body(self.kernel, replace_statement(self.kernel.body, loop, body))
