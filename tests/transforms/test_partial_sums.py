@@ -11,7 +11,7 @@ from pyschedule.ir.visitors import walk
 from tests.support import agrees as agrees_when_called
 from tests.support import on_every_target
 from tests.transforms.schedules import NARROW, WIDE
-from tests.transforms.stages import agrees, counting, details, lower
+from tests.transforms.stages import agrees, counting, details
 
 
 def total(x):
