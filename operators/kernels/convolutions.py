@@ -59,64 +59,57 @@ def depthwise_nest(strides: tuple[int, int], dilations: tuple[int, int], activat
     stride_h, stride_w = strides
     dilation_h, dilation_w = dilations
 
-    def depthwise(X, W, bias, Y):
-        """`Y = activation(X * W + bias)`, channel by channel.
+    def depthwise(X, W, bias, Y, top, left):
+        """`Y = activation(X * W + bias)`, channel by channel; X stands for one with zeros around it.
 
-        X: (N, C, H, W), W: (C, R, S), bias: (C,), Y: (N, C, P, Q).
+        X: (N, C, H, W), of which `top` rows and `left` columns of zeros are imagined before the first, and as many
+        behind the last as Y needs; W: (C, R, S), bias: (C,), Y: (N, C, P, Q).
         """
         N, C, P, Q = Y.shape
+        _, _, H, width = X.shape
         _, R, S = W.shape
         for n in range(N):
             for c in range(C):
                 for y in range(P):
                     for x in range(Q):
-                        Y[n, c, y, x] = bias[c]
+                        acc = bias[c]
                         for r in range(R):
                             for s in range(S):
-                                Y[n, c, y, x] += (
-                                    X[n, c, y * stride_h + r * dilation_h, x * stride_w + s * dilation_w]
-                                    * W[c, r, s]
-                                )
+                                row = y * stride_h + r * dilation_h - top
+                                column = x * stride_w + s * dilation_w - left
+                                if row >= 0 and row < H and column >= 0 and column < width:
+                                    acc += X[n, c, row, column] * W[c, r, s]
                         if activation == RELU:
-                            Y[n, c, y, x] = np.maximum(Y[n, c, y, x], 0.0)
+                            Y[n, c, y, x] = np.maximum(acc, 0.0)
                         elif activation == GELU:
-                            Y[n, c, y, x] *= 0.5 + 0.5 * math.erf(Y[n, c, y, x] * ROOT_OF_HALF)
+                            Y[n, c, y, x] = 0.5 * acc * (1.0 + math.erf(acc * ROOT_OF_HALF))
                         elif activation == GELU_TANH:
-                            Y[n, c, y, x] *= 0.5 + 0.5 * math.tanh(
-                                Y[n, c, y, x] * (TANH_SLOPE + TANH_CURVE * Y[n, c, y, x] * Y[n, c, y, x])
+                            Y[n, c, y, x] = (
+                                0.5 * acc * (1.0 + math.tanh(acc * (TANH_SLOPE + TANH_CURVE * acc * acc)))
                             )
                         elif activation == SILU:
-                            Y[n, c, y, x] /= 1.0 + np.exp(-Y[n, c, y, x])
+                            Y[n, c, y, x] = acc / (1.0 + math.exp(-acc))
+                        else:
+                            Y[n, c, y, x] = acc
 
     return depthwise
 
 
 @cache
-def convolution_by_rows(strides: tuple[int, int], dilations: tuple[int, int], activation: int) -> Any:
-    """The schedule for NCHW, where a row of the image is contiguous.
-
-    On the CPU: 4 output channels by 28 columns of one row stay in registers while the window and the input
-    channels run.  On a GPU: a block owns 32 channels of a part of the image, a thread 4 x 4 outputs.
-    """
-    kernel = convolution_nest(strides, dilations, activation)
-    kernel = tile(o=(32, 4), x=28, order="n g o.0 y o.1 x.0 c r s o.2 x.1", target="cpu")(kernel)
-    kernel = vectorize("x", target="cpu")(kernel)
-    kernel = unroll("o", target="cpu")(kernel)
-    kernel = tile(o=(32, 4), x=(32, 4), c=8, target="cuda")(kernel)
-    return unroll("x", target="cuda")(unroll("o", target="cuda")(kernel))
-
-
-@cache
-def convolution_by_channels(
-    strides: tuple[int, int], dilations: tuple[int, int], activation: int, block: int = 64
+def convolution_kernel(
+    strides: tuple[int, int], dilations: tuple[int, int], activation: int, block: int = 64, pixels: int = 6
 ) -> Any:
-    """The schedule for NHWC, where the channels of a pixel are contiguous.
+    """The schedule of a convolution, whatever the layout of its images and results.
 
-    On the CPU: 6 pixels by a `block` of output channels stay in registers (of float64 32 fit); their weights are
-    packed once an image, in the order in which they are read.  On a GPU as `convolution_by_rows`.
+    On the CPU `block` output channels of some `pixels` of a row stay in registers while the window and the input
+    channels run: each step takes vectors of weights, which are packed once an image in the order in which they are
+    read, times one element of the image.  That element may lie anywhere; where the channels of a pixel are
+    contiguous, they are read from end to end.  On a GPU: a block owns 32 channels of a part of the image, a thread
+    4 x 4 outputs.
     """
     kernel = convolution_nest(strides, dilations, activation)
-    kernel = tile(o=block, x=6, order="n g o.0 y x.0 r s c x.1 o.1", stage={"W": "o.0"}, target="cpu")(kernel)
+    order = "n g o.0 y x.0 r s c x.1 o.1"
+    kernel = tile(o=block, x=pixels, order=order, stage={"W": "o.0"}, parallel="y", target="cpu")(kernel)
     kernel = vectorize("o", target="cpu")(kernel)
     kernel = unroll("x", target="cpu")(kernel)
     kernel = tile(o=(32, 4), x=(32, 4), c=8, target="cuda")(kernel)
@@ -138,7 +131,8 @@ def depthwise_by_channels(
 ) -> Any:
     """The schedule for NHWC: on the CPU a `block` of channels of 4 pixels stays in registers."""
     kernel = depthwise_nest(strides, dilations, activation)
-    kernel = tile(c=block, x=4, order="n y c.0 x.0 r s x.1 c.1", stage={"W": "c.0"}, target="cpu")(kernel)
+    order = "n c.0 y x.0 r s x.1 c.1"
+    kernel = tile(c=block, x=4, order=order, stage={"W": "c.0"}, parallel="y", target="cpu")(kernel)
     kernel = vectorize("c", target="cpu")(kernel)
     kernel = unroll("x", target="cpu")(kernel)
     return unroll("c", target="cuda")(tile(c=(32, 4), target="cuda")(kernel))
@@ -174,3 +168,31 @@ def pointwise_kernel(activation: int, form: str, lanes: int) -> Any:
                     Y[i, j] = acc
 
     return pointwise
+
+
+@cache
+def padding_kernel(turned: bool) -> Any:
+    """The kernel that copies images and puts zeros around them, the channels of a pixel side by side in the copy.
+
+    `turned`: in the images they are not; 16 columns of 64 channels are read at a time then, so that all of each
+    line that is fetched is used.
+    """
+
+    @vectorize("c", target="cpu")
+    @tile(y=8, x=32, target="cuda")
+    def padded(X, Y, top, left):
+        """`Y[y + top, x + left] = X[y, x]`, and 0 around it, for X, Y: (N, C, H, W)."""
+        N, C, H, W = Y.shape
+        _, _, P, Q = X.shape
+        for n in range(N):
+            for y in range(H):
+                for x in range(W):
+                    for c in range(C):
+                        if y >= top and y < top + P and x >= left and x < left + Q:
+                            Y[n, c, y, x] = X[n, c, y - top, x - left]
+                        else:
+                            Y[n, c, y, x] = 0.0
+
+    if not turned:
+        return tile(y=1, parallel="y.0", target="cpu")(padded)
+    return tile(x=16, c=64, order="n y x.0 c.0 x.1 c.1", parallel="y", target="cpu")(padded)

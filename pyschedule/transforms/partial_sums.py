@@ -83,7 +83,7 @@ def _step(stmt: Stmt) -> Reduction | None:
 
 
 def _spread(body: list[Stmt], name: str, places: list[int], others: list[str]) -> tuple[list[Stmt], list[Stmt]]:
-    """Gives the steps to `name` and the `others` in turn; what sets these first, and what adds them up afterwards."""
+    """Gives the steps to `name` and the `others` in turn; what sets these first, and what adds them up."""
     first = body[places[0]]
     step = _step(first)
     assert isinstance(first, Assign) and step is not None
