@@ -62,7 +62,7 @@ def _added(c: Operand, rows: int, columns: int) -> Operand:
 
 def _number(value: Any, name: str, dtype: np.dtype[Any]) -> Any:
     try:
-        number = float(value)
+        number = float(value + 0)  # no text
         if is_integer(dtype):
             if int(value) != number:
                 raise ValueError(f"{name}: a whole number is needed for {dtype}, not {value!r}")
