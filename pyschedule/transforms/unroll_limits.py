@@ -10,6 +10,7 @@ from pyschedule.ir.types import lanes_of
 from pyschedule.ir.visitors import Body, children, may_break, variables, walk, walk_expr
 from pyschedule.schedule.limits import VARIABLE, UnrollLimits
 from pyschedule.schedule.targets import Target
+from pyschedule.transforms.nest import tile_form
 from pyschedule.transforms.registers import loops_over_registers
 
 #: So many copied operations cost a compiler nothing to speak of; more are written out only where that pays.
@@ -64,9 +65,34 @@ def left_to_compiler(kernel: Kernel, loop: For, copies: int, target: Target) -> 
     inner = [stmt for stmt in walk(loop.body) if isinstance(stmt, (For, While))]
     if not target.copies:
         return all(stmt.unroll == -1 for stmt in inner)
-    if inner or not _FEW_OPERATIONS < copies * operations(loop.body) <= _COMPILERS_LIMIT:
+    over_registers = loops_over_registers(kernel.body, target.vector_registers)
+    written_out = {
+        stmt.var: trips
+        for stmt in inner
+        if isinstance(stmt, For) and (trips := _trips_over(stmt, over_registers)) is not None
+    }
+    if len(written_out) < len(inner) or loop.var in over_registers:
         return False
-    return loop.var not in loops_over_registers(kernel.body, target.vector_registers)
+    return _FEW_OPERATIONS < copies * _written_out(loop.body, written_out) <= _COMPILERS_LIMIT
+
+
+def _trips_over(loop: For, over_registers: set[str]) -> int | None:
+    """How many copies are made of a loop because it counts registers, which must be; `None` where none are."""
+    if loop.var not in over_registers or loop.unroll == 1:
+        return None
+    form = tile_form(loop)
+    return form.size if form is not None and form.exact else None
+
+
+def _written_out(body: Body, trips: dict[str, int]) -> int:
+    """The operations of a body once its loops are written out."""
+    total = 0
+    for stmt in body:
+        if isinstance(stmt, For) and stmt.var in trips:
+            total += trips[stmt.var] * _written_out(stmt.body, trips)
+        else:
+            total += operations((stmt,))
+    return total
 
 
 def _constants_pay(loop: For) -> bool:

@@ -553,3 +553,23 @@ def test_register_arrays_are_indexed_by_constants_in_the_end(target):
     from pyschedule.transforms.registers import loops_over_registers
 
     assert loops_over_registers(stage.body, 32) == set()
+
+
+def test_around_a_register_tile_the_compiler_makes_the_copies():
+    """The loops over registers are written out; nothing is left inside that a compiler would not share."""
+
+    def product(A, B, C):
+        for i in range(C.shape[0]):
+            for j in range(C.shape[1]):
+                acc = 0.0
+                for k in range(A.shape[1]):
+                    acc += A[i, k] * B[k, j]
+                C[i, j] = acc
+
+    kernel = tile(i=6, j=64, order="i.0 j.0 k i.1 j.1")(vectorize("j", 16)(unroll("i")(unroll("k", 4)(product))))
+    arrays = [counting(*shape).astype(np.float32) for shape in ((7, 9), (9, 70), (7, 70))]
+    lowering = agrees(kernel, *arrays)
+    assert "loop 'k': left to the target's compiler, by loop metadata" in details(lowering)
+    (loop,) = [loop for loop in loops(lowering.stages["unroll"].body) if loop.source == "k"]
+    assert loop.unroll == 4
+    assert len(loop.body) == 24, "six rows of four vectors, once"
