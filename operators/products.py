@@ -22,7 +22,7 @@ FEW = 4
 SMALL_WORK = 128**3
 #: Up to so many elements a left operand may be read across its rows.
 CACHED = 128 * 1024
-#: Up to this depth 256 packed columns stay in the second cache.
+#: Up to this depth 16 packed vectors of columns stay in the second cache.
 DEPTH = 1280
 #: Up to so many multiplications each, the products of a batch are made by one kernel.
 BATCHED_WORK = 48**3

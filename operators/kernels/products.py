@@ -57,7 +57,7 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
 
     On the CPU a part of the result stays in vector registers while the depth k runs:
 
-    - `BLOCKED`: 6 rows by 4 vectors.  256 columns of B are packed at a time, in the order in which they are read;
+    - `BLOCKED`: 6 rows by 4 vectors.  16 vectors of B are packed at a time, in the order in which they are read;
       they stay in the second cache (up to a depth of 1024 or so) while every 6 rows of A go over all of them.
     - `DEEP`: the same, 1024 steps of k at a time; in between the sums are in memory.
     - `TURNED`, `TURNED_DEEP`: so too with 12 rows by 2 vectors, and A packed as well, for an A whose columns are
@@ -72,13 +72,13 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
     panel = 4 * lanes
 
     def packed(rows: int, columns: int, depth: int | None, also: str = "") -> list[Any]:
-        """Tiles of rows by columns in registers, in a block of 96 by 256; `depth` cuts k, `also` is packed too."""
+        """Tiles of rows by columns in registers, in a block of 96 rows; `depth` cuts k, `also` is packed too."""
         cut: dict[str, Any] = {"k": depth} if depth else {}
         inner, outer = ("k.1", "k.0") if depth else ("k", "")
         stage = {right: outer or "j.0"} | ({also: "i.0"} if also else {})
         order = f"j.0 {outer} i.0 i.1 j.1 {inner} i.2 j.2"
         return [
-            tile(i=(96, rows), j=(256, columns), **cut, order=order, stage=stage, parallel="i.0", target="cpu"),
+            tile(i=(96, rows), j=(16 * lanes, columns), **cut, order=order, stage=stage, parallel="i.0", target="cpu"),
             vectorize("j", width=lanes, target="cpu"),
             unroll("i", rows, target="cpu"),
             unroll("k", 4, target="cpu"),
