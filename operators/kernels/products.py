@@ -77,8 +77,9 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
         inner, outer = ("k.1", "k.0") if depth else ("k", "")
         stage = {right: outer or "j.0"} | ({also: "i.0"} if also else {})
         order = f"j.0 {outer} i.0 i.1 j.1 {inner} i.2 j.2"
+        sizes = {"i": (96, rows), "j": (16 * lanes, columns)} | cut
         return [
-            tile(i=(96, rows), j=(16 * lanes, columns), **cut, order=order, stage=stage, parallel="i.0", target="cpu"),
+            tile(**sizes, order=order, stage=stage, parallel="i.0", target="cpu"),
             vectorize("j", width=lanes, target="cpu"),
             unroll("i", rows, target="cpu"),
             unroll("k", 4, target="cpu"),

@@ -19,7 +19,7 @@ from pyschedule.codegen.names import Names
 from pyschedule.codegen.reuse import Reuse, runs
 from pyschedule.errors import InternalError
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Alloc, Array, Assign, Const, Expr, Kernel, Load, Stmt, Store, Var
+from pyschedule.ir.nodes import Alloc, Array, Assign, Const, Expr, Kernel, Load, Prefetch, Stmt, Store, Var
 from pyschedule.ir.types import Scalar, Vector, element_of, lanes_of
 from pyschedule.ir.visitors import Body, expressions, variables, walk, walk_expr, written_variables
 
@@ -232,6 +232,10 @@ class MemoryWriter(VectorWriter):
                 self._write(array, stmt, None)
             return
         self._write(array, stmt, None if stmt.mask is None else self.mask(stmt.mask))
+
+    def prefetch(self, stmt: Prefetch) -> None:
+        address = self.address(self.arrays[stmt.array], stmt.indices)
+        self.line(f"{self.use('prefetch')}({self.array(stmt.array)}, {self.offset(address)})")
 
     def _write(self, array: Array, stmt: Store, mask: Code | None) -> None:
         mask_lanes = lanes_of(stmt.mask.type) if mask is not None and stmt.mask is not None else 1

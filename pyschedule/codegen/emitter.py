@@ -23,6 +23,7 @@ from pyschedule.ir.nodes import (
     Load,
     Location,
     Poll,
+    Prefetch,
     Return,
     Stmt,
     Store,
@@ -102,6 +103,8 @@ class Emitter(ExpressionWriter):
                 self.give_back(stmt)
             case Barrier():
                 self.barrier()
+            case Prefetch():
+                self.prefetch(stmt)
             case Poll():
                 self.poll(stmt)
             case _:
@@ -118,6 +121,9 @@ class Emitter(ExpressionWriter):
 
     def barrier(self) -> None:
         """Nothing, where there is one thread."""
+
+    def prefetch(self, stmt: Prefetch) -> None:
+        """Nothing, where no hints are taken."""
 
     def poll(self, stmt: Poll) -> None:
         raise NotImplementedError

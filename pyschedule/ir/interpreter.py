@@ -39,6 +39,7 @@ from pyschedule.ir.nodes import (
     Kernel,
     Origin,
     Poll,
+    Prefetch,
     Return,
     Stmt,
     Store,
@@ -353,6 +354,9 @@ class _Compiler(Expressions):
             yield place
 
         return wait
+
+    def _prefetch(self, stmt: Prefetch) -> Evaluate:
+        return lambda env: None
 
     def _poll(self, stmt: Poll) -> Evaluate:
         """Nobody cancels what is interpreted."""

@@ -392,6 +392,15 @@ class Barrier(Stmt):
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetch(Stmt):
+    """A hint that an element will be read soon; it means nothing, and the element need not exist."""
+
+    array: str
+    indices: tuple[Expr, ...] = field(metadata=CHILD)
+    loc: Location | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Poll(Stmt):
     """Leaves the whole kernel where its call was cancelled, after `body`; otherwise nothing happens.
 

@@ -30,6 +30,7 @@ from pyschedule.ir.nodes import (
     Kernel,
     Load,
     Poll,
+    Prefetch,
     Ramp,
     Reduce,
     Return,
@@ -323,6 +324,11 @@ def _(stmt: Return) -> list[str]:
 @_lines.register
 def _(stmt: Barrier) -> list[str]:
     return ["barrier()"]
+
+
+@_lines.register
+def _(stmt: Prefetch) -> list[str]:
+    return [f"prefetch({_element(stmt.array, stmt.indices, None)})"]
 
 
 @_lines.register

@@ -18,6 +18,7 @@ from pyschedule.ir.nodes import (
     Kernel,
     Load,
     Poll,
+    Prefetch,
     Ramp,
     Reduce,
     Stmt,
@@ -82,7 +83,7 @@ def _body(found: Survey, body: Body, loops: Loops, bound: set[str], declared: se
                 bound.add(stmt.target)
             case Alloc():
                 declared.add(stmt.array.name)
-            case Store():
+            case Store() | Prefetch():
                 if stmt.array not in declared:
                     found.undeclared.append((stmt.array, stmt))
             case For():

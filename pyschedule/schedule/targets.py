@@ -22,6 +22,7 @@ class Target:
     `staging_space`: where a staged tile lives; `staging_bytes`: how much may live there; `staging_panels`: it is
     laid out panel by panel in the order the innermost tiles read it (else row by row, so that the threads of a
     warp read neighbours); `staging_widens`: halves are widened once, by the copy.
+    `cache_line`: bytes that memory hands over at once; 0 where no prefetches are wanted.
     `register_bytes`: what all registers of a thread hold.
     `threads_per_block`: (preferred, largest).
     """
@@ -40,6 +41,7 @@ class Target:
     staging_widens: bool = False
     mask_registers: bool = False
     folds: tuple[str, ...] = ()
+    cache_line: int = 0
     cores: int = 1
     threads_per_block: tuple[int, int] = (1, 1)
     compute_capability: tuple[int, int] | None = None
@@ -74,6 +76,7 @@ def host() -> Target:
         staging_widens=True,
         mask_registers=wide,
         folds=("vectors", "broadcasts") if wide else ("vectors",) if avx else (),
+        cache_line=64,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
 

@@ -17,6 +17,7 @@ from pyschedule.schedule.targets import Target
 from pyschedule.transforms import (
     mapping,
     polling,
+    prefetching,
     promotion,
     register_limits,
     registers,
@@ -144,6 +145,9 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
     # Last: the loops that are hot now are those that must stay as they are.
     kernel, polls = polling.poll(kernel, schedule.of(Poll), target)
     records += polls
+    if vectors:
+        kernel, new = prefetching.prefetch_rows(kernel, target)
+        records += new
     verify(kernel)
     stages = {"source": source, "tiling": tiled, "vectorization": vectorized, "unroll": kernel}
     return Lowered(stages, tuple(dict.fromkeys(records)), crowded)  # what holds for several pieces is said once

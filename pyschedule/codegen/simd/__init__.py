@@ -94,6 +94,7 @@ from pyschedule.codegen.simd.memory import (
     stride,
 )
 from pyschedule.codegen.simd.polling import first_to_leave, stop_requested
+from pyschedule.codegen.simd.prefetching import prefetch
 from pyschedule.codegen.simd.threads import on_threads
 from pyschedule.codegen.simd.types import VectorType
 
@@ -154,6 +155,7 @@ __all__ = [
     "pmax",
     "pmin",
     "power",
+    "prefetch",
     "ramp",
     "reduce_add",
     "reduce_and",

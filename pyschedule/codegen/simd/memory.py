@@ -63,12 +63,12 @@ def _data(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
     return context.make_array(array_type)(context, builder, array).data
 
 
-def _element_pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
+def element_pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
     return builder.gep(_data(context, builder, array_type, array), [offset])
 
 
 def _vector_pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any, lanes: int) -> Any:
-    pointer = _element_pointer(context, builder, array_type, array, offset)
+    pointer = element_pointer(context, builder, array_type, array, offset)
     return builder.bitcast(pointer, ir.VectorType(storage_element(array_type.dtype), lanes).as_pointer())
 
 
@@ -114,7 +114,7 @@ def load(_typing: Any, array: Any, offset: Any) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array_type = signature.args[0]
-        value = builder.load(_element_pointer(context, builder, array_type, *args))
+        value = builder.load(element_pointer(context, builder, array_type, *args))
         return _from_storage(builder, array_type.dtype, value)
 
     return array.dtype(array, types.int64), codegen
@@ -170,7 +170,7 @@ def store(_typing: Any, array: Any, offset: Any, value: Any) -> Any:
         lanes = lanes_of(value_type)
         stored = _to_storage(builder, array_type.dtype, args[2])
         if lanes == 1:
-            builder.store(stored, _element_pointer(context, builder, array_type, args[0], args[1]))
+            builder.store(stored, element_pointer(context, builder, array_type, args[0], args[1]))
         else:
             pointer = _vector_pointer(context, builder, array_type, args[0], args[1], lanes)
             builder.store(stored, pointer, align=element_bytes(array_type.dtype))
@@ -275,7 +275,7 @@ def _uniform_load(context: Any, builder: Any, array_type: Any, array: Any, offse
     element = storage_element(array_type.dtype)
     before = builder.block
     with builder.if_then(call_intrinsic(builder, "vector.reduce.or", BIT, [mask], [mask.type])):
-        loaded = builder.load(_element_pointer(context, builder, array_type, array, offset))
+        loaded = builder.load(element_pointer(context, builder, array_type, array, offset))
         inside = builder.block
     value = builder.phi(element)
     value.add_incoming(constant(element, 0), before)

@@ -1,0 +1,97 @@
+"""Prefetches of the next row: where they stand, what they ask for, and that they mean nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pyschedule import tile, unroll, vectorize
+from pyschedule.ir.nodes import Prefetch
+from pyschedule.ir.printer import format_kernel
+from pyschedule.ir.visitors import walk_with_loops
+from tests.support import inside_slack
+from tests.transforms.schedules import GPU, NARROW, WIDE
+from tests.transforms.stages import agrees, counting, lower
+
+
+def scaled_rows(X, Y):
+    for i in range(X.shape[0]):
+        total = np.float32(0.0)
+        for j in range(X.shape[1]):
+            total += X[i, j]
+        for j in range(X.shape[1]):
+            Y[i, j] = X[i, j] * total
+
+
+def prefetches(lowering):
+    return [
+        (stmt, [loop.label for loop in above])
+        for stmt, above in walk_with_loops(lowering.stages["unroll"].body)
+        if isinstance(stmt, Prefetch)
+    ]
+
+
+def rows(count, width):
+    return counting(count, width).astype(np.float32), np.zeros((count, width), np.float32)
+
+
+@pytest.mark.parametrize(("target", "lines"), [(WIDE, 4), (NARROW, 1)])
+def test_the_last_loop_asks_for_the_next_row_a_line_at_a_time(target, lines):
+    lowering = agrees(unroll("j", 4)(vectorize("j")(scaled_rows)), *rows(5, 203), target=target)
+    found = prefetches(lowering)
+    assert [above for _, above in found] == [["i", "j"]] * lines
+    assert {stmt.array for stmt, _ in found} == {"X"}
+    text = format_kernel(lowering.stages["unroll"])
+    last = text.rindex("for j")
+    assert "prefetch(X[i_b + 1, " in text[text.index("Y[") :] or "prefetch(X[i + 1, " in text[text.index("Y[") :]
+    assert last > text.index("total")
+
+
+def test_what_is_read_once_is_left_to_the_processor():
+    def copied(X, Y):
+        for i in range(X.shape[0]):
+            for j in range(X.shape[1]):
+                Y[i, j] = X[i, j]
+
+    assert not prefetches(agrees(vectorize("j")(copied), *rows(5, 40)))
+
+
+def test_a_row_that_is_the_same_for_every_iteration_is_not_fetched():
+    def by_weights(X, w, Y):
+        for i in range(X.shape[0]):
+            total = np.float32(0.0)
+            for j in range(X.shape[1]):
+                total += w[j]
+            for j in range(X.shape[1]):
+                Y[i, j] = w[j] * total
+
+    X, Y = rows(5, 40)
+    assert not prefetches(agrees(vectorize("j")(by_weights), X, X[0].copy(), Y))
+
+
+def test_a_row_that_is_written_is_not_fetched():
+    def in_place(X):
+        for i in range(X.shape[0]):
+            total = np.float32(0.0)
+            for j in range(X.shape[1]):
+                total += X[i, j]
+            for j in range(X.shape[1]):
+                X[i, j] = X[i, j] - total
+
+    assert not prefetches(agrees(vectorize("j")(in_place), rows(5, 40)[0]))
+
+
+def test_gpus_and_kernels_without_lanes_have_none():
+    assert not prefetches(lower(tile(i=1)(vectorize("j", 4)(scaled_rows)), *rows(5, 40), target=GPU))
+    assert not prefetches(agrees(unroll("j", 4)(scaled_rows), *rows(5, 40)))
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (1, 0), (1, 16), (1, 64), (7, 203), (3, 4096)])
+def test_beyond_the_last_row_nothing_happens(shape):
+    X, Y = rows(*shape)
+    inside, _ = inside_slack(X)
+    out, untouched = inside_slack(Y)
+    unroll("j", 4)(vectorize("j")(scaled_rows))(inside, out)
+    scaled_rows(X, Y)
+    np.testing.assert_array_equal(out, Y)
+    assert untouched()
