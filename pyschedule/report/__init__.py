@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pyschedule.report.contest import Contest, Entry
 from pyschedule.report.perf import Case, perf_report
 
-__all__ = ["Case", "perf_report"]
+__all__ = ["Case", "Contest", "Entry", "perf_report"]

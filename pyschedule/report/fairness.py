@@ -1,4 +1,4 @@
-"""One thread against one thread, NumPy at its best: a process whose environment does not slow its BLAS."""
+"""As many threads for one as for the other, and peers at their best: an environment that slows none of them."""
 
 from __future__ import annotations
 
@@ -8,27 +8,40 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-#: They choose a kernel or a cache size for OpenBLAS, and are read when it is loaded.
-_SLOWING: Final = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+#: They choose kernels, instruction sets or cache sizes for OpenBLAS, MKL, oneDNN, PyTorch and Halide, and are read
+#: when these are loaded.
+_SLOWING: Final = (
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "ATEN_CPU_CAPABILITY",
+    "HL_JIT_TARGET",
+)
 _THREADS: Final = (
     "NUMBA_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
+    "HL_NUM_THREADS",
+    "TVM_NUM_THREADS",
 )
 
 
-def fair_environment() -> dict[str, str]:
-    """This process's environment without what slows OpenBLAS, and with one thread for Numba and every BLAS."""
+def fair_environment(threads: int = 1) -> dict[str, str]:
+    """This process's environment without what slows peers, and with so many threads for each of them."""
     environment = {name: value for name, value in os.environ.items() if name not in _SLOWING}
-    return environment | dict.fromkeys(_THREADS, "1")
+    return environment | dict.fromkeys(_THREADS, str(threads))
 
 
-def is_fair() -> bool:
-    return dict(os.environ) == fair_environment()
+def is_fair(threads: int = 1) -> bool:
+    return dict(os.environ) == fair_environment(threads)
 
 
-def run_fairly(arguments: Sequence[str]) -> int:
+def run_fairly(arguments: Sequence[str], threads: int = 1) -> int:
     """Runs `python arguments...` in such an environment; its exit status."""
-    return subprocess.run([sys.executable, *arguments], env=fair_environment(), check=False).returncode
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=fair_environment(threads), check=False).returncode

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyschedule.errors import InternalError
 from pyschedule.ir.signature import Shaped
+from pyschedule.report.contest import Contest, contest_rows
 from pyschedule.report.counting import Work, count
 from pyschedule.report.measure import interleaved
-from pyschedule.report.peak import copy_gbytes, fma_gflops
 from pyschedule.report.progress import silent
+from pyschedule.report.rows import COLUMNS, row
 from pyschedule.report.variants import variants
 from pyschedule.runtime.repeated import TOLERANCE, Repeated, on_device, relative_error, to_host
 
@@ -22,21 +22,6 @@ if TYPE_CHECKING:
     import pandas
 
     from pyschedule.runtime.lowering import Lowering
-
-COLUMNS: Final = (
-    "operator",
-    "shape",
-    "dtype",
-    "target",
-    "variant",
-    "time_s",
-    "speedup",
-    "gflops",
-    "pct_peak",
-    "gbytes_s",
-    "pct_bandwidth",
-    "rel_error",
-)
 
 
 @dataclass(frozen=True)
@@ -73,7 +58,7 @@ def perf_report(
     seconds: float = 2.0,
     progress: Callable[[str], None] = silent,
 ) -> pandas.DataFrame:
-    """Measures a kernel, or several `Case`s, and returns a pandas DataFrame.
+    """Measures a kernel, or several `Case`s and `Contest`s, and returns a pandas DataFrame.
 
     `perf_report(gemm, A, B, C, peers={"numpy": lambda A, B, C: np.matmul(A, B, out=C)})`, or
     `perf_report([Case(...), Case(...)])`.  One row per (operator, shape, dtype, target, variant), with the
@@ -99,13 +84,16 @@ def perf_report(
     if not isinstance(rounds, int) or rounds < 1:
         raise ValueError(f"perf_report: rounds must be a positive integer, not {rounds!r}")
     if isinstance(kernel, (list, tuple)):
-        if arguments or not all(isinstance(case, Case) for case in kernel):
-            raise TypeError("perf_report: give a kernel and its arguments, or one list of Case")
-        cases = list(kernel)
+        if arguments or not all(isinstance(case, (Case, Contest)) for case in kernel):
+            raise TypeError("perf_report: give a kernel and its arguments, or one list of Case and Contest")
+        cases: list[Case | Contest] = list(kernel)
     else:
         cases = [Case(kernel, arguments, operator, shape, peers or {}, reference, flops, bytes_moved)]
-    cases = [_checked(case) for case in cases]
-    rows = itertools.chain.from_iterable(_rows(case, rounds, seconds, progress) for case in cases)
+    cases = [_checked(case) if isinstance(case, Case) else case for case in cases]
+    rows = itertools.chain.from_iterable(
+        (_rows if isinstance(case, Case) else contest_rows)(case, rounds, seconds, progress)  # type: ignore[arg-type]
+        for case in cases
+    )
     return pandas.DataFrame(list(rows), columns=list(COLUMNS))
 
 
@@ -118,12 +106,14 @@ def _checked(case: Case) -> Case:
     for number, argument in enumerate(case.arguments, 1):
         if isinstance(argument, Shaped):
             raise TypeError(f"perf_report: argument {number} is a spec, which has no data to compute with")
-    plan = getattr(kernel, "plan", None)
-    if plan is None:
+    if not callable(getattr(kernel, "steps", None)):
         return case
-    main = plan(*case.arguments).main
+    main = kernel.lower(*case.arguments).definition.parsed.name
     name = case.operator or getattr(kernel, "__name__", "")
-    return replace(case, kernel=main.kernel, arguments=tuple(main.arguments), operator=name)
+    for step, given in kernel.steps(*case.arguments)[0]:
+        if getattr(step, "__name__", "") == main:
+            return replace(case, kernel=step, arguments=tuple(given), operator=name)
+    raise ValueError(f"perf_report: {name} does nothing with these arguments, which leaves nothing to measure")
 
 
 def _rows(case: Case, rounds: int, seconds: float, progress: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -161,24 +151,20 @@ def _rows(case: Case, rounds: int, seconds: float, progress: Callable[[str], Non
     rows = []
     for name, elapsed in times.items():
         cores = _cores(own[name], case.arguments) if name in own and not device else 1
-        gflops = flops / elapsed / 1e9 if flops else math.nan
-        gbytes = moved / elapsed / 1e9 if moved else math.nan
-        peak = None if device else fma_gflops(dtype)
         rows.append(
-            {
-                "operator": case.operator or getattr(case.kernel, "__name__", "kernel"),
-                "shape": case.shape or " ".join(str(tuple(arg.shape)) for arg in arrays),
-                "dtype": dtype,
-                "target": kind,
-                "variant": name,
-                "time_s": elapsed,
-                "speedup": slowest / elapsed,
-                "gflops": gflops,
-                "pct_peak": 100 * gflops / (peak * cores) if peak else math.nan,
-                "gbytes_s": gbytes,
-                "pct_bandwidth": math.nan if device else 100 * gbytes / copy_gbytes(),
-                "rel_error": errors[name],
-            }
+            row(
+                operator=case.operator or getattr(case.kernel, "__name__", "kernel"),
+                shape=case.shape or " ".join(str(tuple(arg.shape)) for arg in arrays),
+                dtype=dtype,
+                target=kind,
+                variant=name,
+                time_s=elapsed,
+                speedup=slowest / elapsed,
+                rel_error=errors[name],
+                flops=flops,
+                bytes_moved=moved,
+                cores=cores,
+            )
         )
     return rows
 
