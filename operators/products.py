@@ -18,6 +18,8 @@ WHOLE_NUMBERS = ("int8", "int32", "int64")
 
 #: Results of at most so many rows are made one by one; B is then not packed.
 FEW = 4
+#: So are those of at most so many rows, where the columns of B are contiguous: turning B around would cost more.
+SOME = 24
 #: Up to so many multiplications a product is made from where its operands lie: packing would cost more.
 SMALL_WORK = 128**3
 #: Up to so many elements a left operand may be read across its rows.
@@ -76,11 +78,10 @@ def _form(left: Operand, right: Operand, target: Operand) -> str:
     size = right.dtype.itemsize
     in_rows = columns <= 1 or right.strides[1] == size
     in_depth = depth <= 1 or right.strides[0] == size == left.strides[1]
-    if rows <= FEW or columns <= FEW:
-        if in_depth and not (in_rows and columns > FEW):
-            return kernels.DOTS
-        if rows <= FEW:
-            return kernels.ROW
+    if in_depth and (rows <= SOME or columns <= FEW) and not (in_rows and columns > FEW):
+        return kernels.DOTS
+    if rows <= FEW:
+        return kernels.ROW
     if rows * columns * depth <= (SMALL_WORK if in_rows else SMALL_WORK // 64):
         return kernels.SMALL
     if depth > 1 and left.strides[1] != left.dtype.itemsize and rows * depth > CACHED:

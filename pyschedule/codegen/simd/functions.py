@@ -1,7 +1,7 @@
 """Mathematical functions of scalars and vectors, in the float type of their arguments.
 
-What the processor has no instruction for is the C library's function, called lane by lane: a vector gets, bit
-for bit, what its lanes would get as scalars.
+What the processor has no instruction for is the C library's function, called lane by lane, or in float32 one of
+`elementary`, on all lanes at once.  A vector gets, bit for bit, what its lanes would get as scalars.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 from numba.core import cgutils, types
 
+from pyschedule.codegen.simd import elementary
 from pyschedule.codegen.simd.arithmetic import call_library, compare, elementwise, magnitude
 from pyschedule.codegen.simd.types import (
     BIT,
@@ -46,6 +47,17 @@ def _library(name: str, arity: int = 1) -> Any:
     return _of_floats(build, arity)
 
 
+def _own(name: str) -> Any:
+    """A function that `elementary` has for float32; of float64 it is the library's."""
+
+    def build(builder: Any, element: Any, x: Any) -> Any:
+        if element == types.float32:
+            return getattr(elementary, name)(builder, x)
+        return lanewise(builder, lambda lane: call_library(builder, name, lane), x)
+
+    return _of_floats(build, 1)
+
+
 def _of_floats(build: Any, arity: int) -> Any:
     typed = elementwise(build, accept=_floats)
     if arity == 1:
@@ -59,7 +71,7 @@ ceil = _machine("ceil")
 trunc = _machine("trunc")
 copysign = _machine("copysign", 2)
 
-exp = _library("exp")
+exp = _own("exp")
 exp2 = _library("exp2")
 expm1 = _library("expm1")
 log = _library("log")
@@ -74,11 +86,11 @@ acos = _library("acos")
 atan = _library("atan")
 sinh = _library("sinh")
 cosh = _library("cosh")
-tanh = _library("tanh")
+tanh = _own("tanh")
 asinh = _library("asinh")
 acosh = _library("acosh")
 atanh = _library("atanh")
-erf = _library("erf")
+erf = _own("erf")
 erfc = _library("erfc")
 cbrt = _library("cbrt")
 gamma = _library("tgamma")
