@@ -276,10 +276,10 @@ def _kernel_and_arguments(kernel: Any, args: tuple[Any, ...]) -> tuple[Scheduled
     for number, argument in enumerate(args, 1):
         if isinstance(argument, Shaped):
             raise TypeError(f"tune: argument {number} is a spec, which has no data to compute with")
-    plan = getattr(kernel, "plan", None)
-    if plan is not None:
-        main = plan(*args).main
-        kernel, args = main.kernel, tuple(main.arguments)
+    steps = getattr(kernel, "steps", None)
+    if steps is not None:
+        calls, _ = steps(*args)
+        kernel, args = calls[-1]  # what comes before only prepares its arguments
     if not isinstance(kernel, ScheduledKernel):
         raise TypeError(f"tune needs a kernel (or an operator) and its arguments, not {kernel!r}")
     bound = inspect.signature(kernel.python).bind(*args)
