@@ -80,7 +80,7 @@ STEPS = [((1, 1), (1, 1)), ((2, 3), (3, 1))]
 
 
 @LAYOUTS
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_random_shapes(layout, data):
     stride, dilation = data.draw(st.sampled_from(STEPS))
@@ -119,13 +119,21 @@ def test_activations(activation, layout, groups):
 
 
 @pytest.mark.parametrize(
-    "layout, dtype, activation", [("NCHW", np.float16, "relu"), ("NHWC", ml_dtypes.bfloat16, "silu")]
+    "layout, dtype, activation, depth",
+    [
+        ("NCHW", np.float16, "relu", 40),
+        ("NHWC", ml_dtypes.bfloat16, "silu", 40),
+        ("NCHW", ml_dtypes.bfloat16, "silu", 1),
+        ("NHWC", np.float16, "relu", 1),
+    ],
 )
-def test_halves_are_rounded_once(layout, dtype, activation):
+def test_halves_are_rounded_once(layout, dtype, activation, depth):
     """At most half a unit in the last place, and a little of a float32 sum: no second rounding before the end."""
-    x, w, bias = (normal(*shape, dtype=dtype) for shape in ((1, 40, 6, 20), (9, 40, 3, 3), (9,)))
-    expected = defined(x, w, bias, activation=activation)
-    got = run(x, w, bias, activation=activation, layout=layout)
+    filters = 9 if depth > 1 else 40
+    x, w, bias = (normal(*shape, dtype=dtype) for shape in ((1, 40, 6, 20), (filters, depth, 3, 3), (filters,)))
+    groups = 40 // depth
+    expected = defined(x, w, bias, activation=activation, groups=groups)
+    got = run(x, w, bias, activation=activation, groups=groups, layout=layout)
     unit = np.spacing(np.abs(expected).astype(dtype)).astype(np.float64)
     assert np.all(np.abs(got.astype(np.float64) - expected) <= 0.501 * unit + 1e-4)
 
@@ -258,6 +266,19 @@ def test_an_output_that_held_nan_is_not_read():
     x, w = normal(1, 2, 6, 6), normal(3, 2, 3, 3)
     out = np.full((1, 3, 4, 4), np.nan, np.float32)
     close(conv2d(x, w, out=out), defined(x, w))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("channels", [2, 20])
+def test_zeros_around_the_image_are_summed_but_not_in_a_depthwise_convolution(layout, channels):
+    x, w = np.ones((1, channels, 5, 5), np.float32), np.ones((channels, channels, 3, 3), np.float32)
+    w[:, :, 0, 0] = np.inf
+    with np.errstate(invalid="ignore"):
+        expected = defined(x, w, pads=(1, 1, 1, 1))
+    got = run(x, w, pads=(1, 1, 1, 1), layout=layout)
+    assert np.array_equal(got, expected, equal_nan=True) and np.isnan(got[0, 0, 0]).all()
+    got = run(x, w[:, :1], pads=(1, 1, 1, 1), groups=channels, layout=layout)
+    assert got[0, 0, 0].tolist() == [4, 6, 6, 6, 4] and np.isposinf(got[0, :, 1:, 1:]).all()
 
 
 # --------------------------------------------------------------------------------------------- zero extents
