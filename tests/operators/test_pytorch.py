@@ -105,7 +105,7 @@ def test_a_gradient_that_is_not_there_is_an_error(torch, registered, name):
     arguments, _ = samples(torch, grad=True)[name]
     result = getattr(torch.ops.pyschedule, name)(*arguments)
     assert result.requires_grad
-    with pytest.raises(RuntimeError, match=f"pyschedule.{name}.*no autograd formula"):
+    with pytest.raises(RuntimeError, match=rf"pyschedule.{name}.*no autograd formula"):
         result.sum().backward()
     with torch.no_grad():
         assert not getattr(torch.ops.pyschedule, name)(*arguments).requires_grad
