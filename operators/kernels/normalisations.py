@@ -15,6 +15,7 @@ from pyschedule import tile, unroll, vectorize
 # beside the spread nor a first element far from the rest costs digits.
 @vectorize("j", target="cpu")
 @unroll("j", 4, target="cpu")
+@tile(i=16, parallel="i.0", target="cpu")
 @tile(i=1, target="cuda")
 def layer_norm_kernel(X, weight, bias, Y, eps):
     """`Y = (X - mean) / sqrt(variance + eps) * weight + bias` by rows; X, Y: (M, N); weight, bias: (N,)."""
@@ -39,6 +40,7 @@ def layer_norm_kernel(X, weight, bias, Y, eps):
 
 @vectorize("j", target="cpu")
 @unroll("j", 4, target="cpu")
+@tile(i=16, parallel="i.0", target="cpu")
 @tile(i=1, target="cuda")
 def rms_norm_kernel(X, weight, Y, eps):
     """`Y = X / sqrt(mean of X * X + eps) * weight` by rows; X, Y: (M, N); weight: (N,)."""

@@ -132,12 +132,14 @@ def captured(loop: For, arrays: Mapping[str, Array]) -> Captured:
     used = read_arrays(loop.body) | written_arrays(loop.body)
     exprs: list[Expr] = [*expressions(loop.body), *walk_expr(loop.step)]
     used |= {part.array for part in exprs if isinstance(part, Dim)}
-    outer = tuple(name for name in arrays if name in used and name not in own)
     scalars = read_variables(loop.body) | variables(loop.step)
-    for name in outer:
+    # The strides of a buffer come from its extents, which may be those of arrays that the loop does not touch.
+    for name in sorted(used - set(own)):
         if arrays[name].space != "global":
             for extent in arrays[name].shape:
                 scalars |= variables(extent)
+                used |= {part.array for part in walk_expr(extent) if isinstance(part, Dim)}
+    outer = tuple(name for name in arrays if name in used and name not in own)
     scalars -= written_variables(loop.body) | counters(loop.body) | {loop.var}
     return Captured(outer, tuple(sorted(scalars)))
 
