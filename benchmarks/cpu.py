@@ -1,7 +1,8 @@
 """The operators on the CPU beside the libraries that are installed: products, convolutions, normalisations.
 
     python benchmarks/cpu.py [--rows gemm,dtypes,small,conv,norm,overhead,first] [--only TEXT] [--threads N]
-                             [--peers numpy,numba,torch,halide,tvm] [--quick] [--write FILE]
+                             [--peers numpy,numba,torch,halide,tvm] [--clock wall|cpu] [--quick]
+                             [--write FILE]
 
 Calls of ours and of every peer are interleaved in one process, and the tables show medians.  `pip install -e
 '.[peers]'` installs PyTorch, Halide and TVM; what is not installed is left out.  `--write results/NAME` writes
@@ -15,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from pyschedule.report.progress import Progress
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Seconds after which OpenBLAS's threads no longer wait awake for the next call.
+_SETTLE = 0.03
+#: Tables that say the same with more threads.
+ONE_THREAD = ("overhead", "first")
 ROWS = ("gemm", "dtypes", "small", "conv", "norm", "overhead", "first")
 RULES = """\
 Every entry computes the same from the same arrays, and is checked against float64 before anything is timed. All run
@@ -38,6 +44,12 @@ to arrays that exist where a library lets its caller pass one. Environment varia
 instruction set or a cache size for a library are unset, and each has the same number of threads. GFLOP/s count a
 multiply-add as two; GB/s count every array once. "/ best" is the time of the fastest peer in the line by ours:
 above 1, ours is faster."""
+
+
+CLOCKS = {
+    "wall": "the time that passes",
+    "cpu": "the time that this process computes, in all its threads, which other programs change less",
+}
 
 
 def main(options: argparse.Namespace) -> None:
@@ -61,11 +73,13 @@ def main(options: argparse.Namespace) -> None:
     progress.close()
     head = [f"- {name}: {text}" for name, text in known.items()]
     head.append(f"- threads: {options.threads} for every library")
+    head.append(f"- clock: {CLOCKS[options.clock]}")
     head += [f"- {peer.version}: {peer.done}" for peer in peers.values()]
     head += [f"- {name}: not installed, or not asked for" for name in PEERS if name not in peers]
     print("\n".join(head), "", RULES, "", sep="\n", flush=True)
 
     rounds, seconds = (3, 0.1) if options.quick else (options.rounds, options.seconds)
+    started = time.monotonic()
     frames, text = [], []
     for rows in options.rows:
         parts = []
@@ -82,12 +96,13 @@ def main(options: argparse.Namespace) -> None:
         print("\n".join(shown), flush=True)
         frames.append(frame)
         text += shown
-    print(f"load average at the end: {load()}")
+    end = f"{load()}, after {time.monotonic() - started:.0f} s"
+    print(f"load average at the end: {end}")
     if options.write and frames:
         options.write.parent.mkdir(parents=True, exist_ok=True)
         command = " ".join(["python benchmarks/cpu.py", *options.given])
         whole = ["# The operators on the CPU beside other libraries", "", f"`{command}`", "", *head]
-        whole += [f"- load average at the end: {load()}", "", RULES, "", *text]
+        whole += [f"- load average at the end: {end}", "", RULES, "", *text]
         options.write.with_suffix(".md").write_text("\n".join(whole).rstrip() + "\n")
         pandas.concat(frames, ignore_index=True).to_csv(options.write.with_suffix(".csv"), index=False)
 
@@ -168,11 +183,11 @@ def contests(
                 others |= peer.convolution(given)
             else:
                 others |= peer.normalisation(given)
-        yield _contest(given, rows, others, options.threads)
+        yield _contest(given, rows, others, options.threads, options.clock)
 
 
 def _contest(
-    given: Product | Convolution | Normalisation, rows: str, others: dict[str, Entry], threads: int
+    given: Product | Convolution | Normalisation, rows: str, others: dict[str, Entry], threads: int, clock: str
 ) -> Contest:
     from peers.problems import Convolution, Product
 
@@ -193,7 +208,8 @@ def _contest(
         given.expected,
         getattr(given, "flops", None),
         given.bytes_moved,
-        0.05 if threads > 1 else 0.0,
+        _SETTLE if threads > 1 else 0.0,
+        time.process_time if clock == "cpu" else time.perf_counter,
     )
 
 
@@ -214,8 +230,7 @@ def _own(calls: _Calls, threads: int) -> dict[str, Entry]:
     entries = {}
     for name, (call, read) in calls.items():
         entries[name] = Entry(call, read, lambda: numba.set_num_threads(threads), threads)
-        alone = ONE_CORE + name.removeprefix("pyschedule")
-        entries[alone] = Entry(call, read, lambda: numba.set_num_threads(1))
+        entries[name + ONE_CORE] = Entry(call, read, lambda: numba.set_num_threads(1))
     return entries
 
 
@@ -341,18 +356,30 @@ def _options(given: list[str]) -> argparse.Namespace:
 
     installed = [name for name in PEERS if is_installed(name)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=names(ROWS), default=list(ROWS), help="the tables (default: all)")
+    parser.add_argument("--rows", type=names(ROWS), help="the tables (default: all; what one thread does, once)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only shapes that contain this text")
     parser.add_argument("--peers", type=names(tuple(PEERS)), default=installed, help="(default: all installed)")
     parser.add_argument("--threads", type=int, default=1, help="for every library (default: 1)")
-    parser.add_argument("--rounds", type=int, default=25, help="groups of calls of each entry, at most")
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each entry of a line, about (default: 1)")
+    parser.add_argument(
+        "--rounds", type=int, help="groups of calls of each entry, at most (25; 15 of more threads)"
+    )
+    parser.add_argument("--seconds", type=float, help="for each entry of a line, about (1; 0.4 of more threads)")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: where other programs run; one thread")
     parser.add_argument("--quick", action="store_true", help="three rounds: whether it runs, not how fast")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write FILE.md and FILE.csv too")
     options = parser.parse_args(given)
+    many = options.threads > 1
+    if options.rounds is None:
+        options.rounds = 15 if many else 25
+    if options.seconds is None:
+        options.seconds = 0.4 if many else 1.0
+    if options.rows is None:
+        options.rows = [name for name in ROWS if not many or name not in ONE_THREAD]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not 1 <= options.threads <= cores:
         parser.error(f"--threads: 1 to {cores}, the cores that this process may use, not {options.threads}")
+    if many and options.clock == "cpu":
+        parser.error("--clock cpu: it adds up the time of all threads; take it with --threads 1")
     missing = [name for name in options.peers if not is_installed(name)]
     if missing:
         parser.error(f"--peers: {missing[0]} is not installed; pip install -e '.[peers]'")

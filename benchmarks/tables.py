@@ -9,7 +9,7 @@ from typing import Any
 
 OURS = "pyschedule"
 LIMIT = "copy"
-ONE_CORE = "pyschedule, one core"
+ONE_CORE = ", one core"
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,12 @@ def lines(table: Table, frame: Any) -> list[str]:
     names = list(dict.fromkeys(frame["variant"]))
     own = [name for name in names if name.startswith(OURS)]
     peers = [name for name in names if name not in own]
-    compared = [name for name in own if name != ONE_CORE]
-    header = ["shape", *names, *(f"{name} / best" for name in compared if not table.apart)]
-    header += [f"{name} - best, µs" for name in compared if table.apart]
-    header += [f"{name} / {LIMIT}" for name in compared if LIMIT in peers]
-    header += [f"{name} / one core" for name in compared if ONE_CORE in own]
+    compared = [name for name in own if not name.endswith(ONE_CORE)]
+    short = [name.removeprefix(OURS).strip(" ,") or "ours" for name in compared]
+    alone = any(name.endswith(ONE_CORE) for name in own)
+    header = ["shape", *names, *(f"{name} - best, µs" if table.apart else f"{name} / best" for name in short)]
+    header += [f"{name} / {LIMIT}" for name in short if LIMIT in peers]
+    header += [f"{name} / one core" for name in short if alone]
     cells = [header]
     for label, group in frame.groupby(["operator", "shape", "dtype"], sort=False):
         rows = {row.variant: row for row in group.itertuples()}
@@ -46,8 +47,8 @@ def lines(table: Table, frame: Any) -> list[str]:
             line.append(_number((mine - best) * 1e6, 2) if table.apart else _number(best / mine, 3))
         if LIMIT in peers:
             line += [_number(times.get(LIMIT, math.nan) / times.get(name, math.nan), 3) for name in compared]
-        if ONE_CORE in own:
-            line += [_number(times.get(ONE_CORE, math.nan) / times.get(name, math.nan), 3) for name in compared]
+        if alone:
+            line += [_number(times[name + ONE_CORE] / times[name], 2) for name in compared]
         cells.append(line)
     return [f"## {table.title}", "", *([table.note, ""] if table.note else []), *_aligned(cells), ""]
 

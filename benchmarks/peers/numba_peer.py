@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -82,9 +83,8 @@ class Numba:
 
     def normalisation(self, given: Normalisation) -> dict[str, Entry]:
         x, weight, bias, out, eps = given.x, given.weight, given.bias, given.out(), given.eps
-        layer_norm, rms_norm = self._layer_norm, self._rms_norm
-        if given.operator == "layer_norm":
-            return {
-                "numba": Entry(lambda: layer_norm(x, weight, bias, eps, out), lambda _: out, cores=self.threads)
-            }
-        return {"numba": Entry(lambda: rms_norm(x, weight, eps, out), lambda _: out, cores=self.threads)}
+        layer_norm, rms_norm, threads = self._layer_norm, self._rms_norm, self.threads
+        call: Callable[[], Any] = lambda: layer_norm(x, weight, bias, eps, out)  # noqa: E731
+        if given.operator == "rms_norm":
+            call = lambda: rms_norm(x, weight, eps, out)  # noqa: E731
+        return {"numba": Entry(call, lambda _: out, lambda: numba.set_num_threads(threads), threads)}

@@ -25,9 +25,9 @@ class Tvm:
         self.version = f"TVM {tvm.__version__} for {cpu}"
         self.done = (
             "by hand, each compiled for its shape, on tensors that exist and are aligned: products with tiles of "
-            "6 x 64 in registers over panels of b that are packed in the call, a row by reading b once; convolutions "
-            "of (height, width, channels) with 7 pixels x 64 channels in registers, whose weights are packed into "
-            "panels before, outside of the time; bfloat16, int8 and normalisations are left out"
+            "6 x 64 in registers over panels of b that are packed in the call, a row by reading b once; "
+            "convolutions of (height, width, channels) with 7 pixels x 64 channels in registers, whose weights are "
+            "packed into panels before, outside of the time; bfloat16, int8 and normalisations are left out"
         )
 
     def normalisation(self, given: Normalisation) -> dict[str, Entry]:

@@ -47,7 +47,8 @@ class Contest:
     """A row group of a report: `own` entries and those of `peers`, all of which compute `expected` (float64).
 
     `flops` and `bytes_moved` are of one call, `None` where they say nothing.  `settle`: seconds to wait before each
-    group of calls, until the threads of the entry before have gone to sleep.
+    group of calls, until the threads of the entry before have gone to sleep.  `clock` may be `time.process_time`
+    where all entries use one core and other programs run: it counts what all threads of the process compute.
     """
 
     operator: str
@@ -59,6 +60,7 @@ class Contest:
     flops: float | None = None
     bytes_moved: float | None = None
     settle: float = 0.0
+    clock: Callable[[], float] = time.perf_counter
 
 
 def contest_rows(
@@ -83,7 +85,14 @@ def contest_rows(
                 f"{errors[name]:.2g} (relative, against float64)"
             )
             raise InternalError(message) if name in contest.own else ValueError(message)
-    times = timed(entries, rounds=rounds, seconds=seconds, settle=contest.settle, progress=progress)
+    times = timed(
+        entries,
+        rounds=rounds,
+        seconds=seconds,
+        settle=contest.settle,
+        progress=progress,
+        clock=contest.clock,
+    )
     best = min((times[name] for name in contest.peers), default=math.nan)
     for name, elapsed in times.items():
         yield row(
