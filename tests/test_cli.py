@@ -139,6 +139,6 @@ def test_doctor_finds_this_machine():
 def test_demo_at_a_small_size():
     result = run("demo", "--size", "96")
     assert result.returncode == 0, result.stderr
-    assert "[Transform Log]\n- Applied Tiling: i=(192, 6), j=(2048, 64), k=" in result.stdout
+    assert "[Transform Log]\n- Applied Tiling: i=(96, 6), j=(256, 64), k=" in result.stdout
     for variant in ("naive", "+tiling", "+tiling+vectorization", "+tiling+vectorization+unroll", "numpy"):
         assert f" {variant} " in result.stdout
