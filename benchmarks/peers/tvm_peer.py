@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ _TYPES = ("float32", "float64", "float16")
 
 class Tvm:
     def __init__(self, threads: int) -> None:
+        os.environ.setdefault("TVM_BIND_THREADS", "0")  # or it would bind this thread, in which all others run too
         self.threads = threads
         cpu = binding.get_host_cpu_name()
         self._bits = 512 if binding.get_host_cpu_features().get("avx512f") else 256
@@ -77,13 +79,12 @@ class Tvm:
         io, ii = schedule.split(i, [None, rows])
         jo, jv, jl = schedule.split(j, [None, width // lanes, lanes])
         schedule.reorder(jo, io, q, ii, jv, jl)
+        by_panel = self.threads == 1 or panels >= 2 * self.threads
+        if self.threads > 1:
+            schedule.parallel(jo if by_panel else io)
         self._in_registers(schedule, block, io, q, [ii, jv], jl, "out")
         panel = schedule.get_sblock("packed")
-        if self.threads > 1 and panels >= 2 * self.threads:
-            schedule.parallel(jo)
-        elif self.threads > 1:
-            schedule.parallel(io)
-        if self.threads == 1 or panels >= 2 * self.threads:
+        if by_panel:
             schedule.compute_at(panel, jo)
         self._vectorized(schedule, panel, lanes)
         if left is not a:
@@ -105,9 +106,9 @@ class Tvm:
         schedule.reorder(i, jo, qo, jv, qi, jl)
         schedule.unroll(qi)
         schedule.vectorize(jl)
-        start = schedule.decompose_reduction(block, qo)
         if self.threads > 1:
             schedule.parallel(jo)
+        start = schedule.decompose_reduction(block, qo)
         schedule.vectorize(schedule.get_loops(start)[-1])
         return schedule
 
@@ -164,14 +165,14 @@ class Tvm:
         zo, zi = schedule.split(z, [None, 7])
         fo, fv, fl = schedule.split(f, [None, width // lanes, lanes])
         schedule.reorder(*((yo, fo) if bands else (fo, yo)), yi, zo, r, s, c, zi, fv, fl)
+        if self.threads > 1:
+            schedule.parallel(yo if bands else schedule.fuse(fo, yo))
         self._in_registers(schedule, block, zo, r, [zi, fv], fl, "out")
         if given.groups > 1:
             schedule.unroll(r)
             schedule.unroll(s)
         if depth <= 4:
             schedule.unroll(c)
-        if self.threads > 1:
-            schedule.parallel(yo if bands else schedule.fuse(fo, yo))
         if pad:
             self._vectorized(schedule, schedule.get_sblock("padded"), lanes if given.channels >= lanes else 1)
         return schedule
