@@ -32,7 +32,9 @@ def lines(table: Table, frame: Any) -> list[str]:
     compared = [name for name in own if not name.endswith(ONE_CORE)]
     short = [name.removeprefix(OURS).strip(" ,") or "ours" for name in compared]
     alone = any(name.endswith(ONE_CORE) for name in own)
-    header = ["shape", *names, *(f"{name} - best, µs" if table.apart else f"{name} / best" for name in short)]
+    header = ["shape", *names]
+    if peers:
+        header += [f"{name} - best, µs" if table.apart else f"{name} / best" for name in short]
     header += [f"{name} / {LIMIT}" for name in short if LIMIT in peers]
     header += [f"{name} / one core" for name in short if alone]
     cells = [header]
@@ -42,7 +44,7 @@ def lines(table: Table, frame: Any) -> list[str]:
         best = min((times[name] for name in peers if name in times and name != LIMIT), default=math.nan)
         line = [_label(frame, label)]
         line += [_number(table.rate(rows[name]), table.digits) if name in rows else "-" for name in names]
-        for name in compared:
+        for name in compared if peers else ():
             mine = times.get(name, math.nan)
             line.append(_number((mine - best) * 1e6, 2) if table.apart else _number(best / mine, 3))
         if LIMIT in peers:

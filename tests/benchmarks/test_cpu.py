@@ -106,3 +106,9 @@ def test_differences_are_in_microseconds(tables):
     )
     table = tables.Table("Small", lambda row: row.time_s * 1e6, 2, apart=True)
     assert tables.lines(table, frame)[-2].split("|")[-2].strip() == "2.50"
+
+
+def test_without_a_peer_there_are_no_ratios(tables):
+    frame = frame_of(("matmul", "8x8x8", "float32", "pyschedule", 0.25))
+    text = tables.lines(tables.Table("First", lambda row: row.time_s, 3), frame)
+    assert [row.replace(" ", "") for row in text[2:5:2]] == ["|shape|pyschedule|", "|8x8x8|0.250|"]

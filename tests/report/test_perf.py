@@ -158,6 +158,8 @@ def test_an_operator_stands_for_the_kernel_that_does_its_work():
     frame = perf_report(gemm, a, b, rounds=2)
     assert set(frame["operator"]) == {"gemm"}
     assert frame["variant"][0] == "naive" and frame["variant"].iloc[-1] == "+tiling+vectorization+unroll"
+    with pytest.raises(ValueError, match="gemm does nothing with these arguments"):
+        perf_report(gemm, np.ones((0, 7), np.float32), b)
 
 
 @pytest.mark.parametrize(
