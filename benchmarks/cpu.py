@@ -103,8 +103,10 @@ def main(options: argparse.Namespace) -> None:
         command = " ".join(["python benchmarks/cpu.py", *options.given])
         whole = ["# The operators on the CPU beside other libraries", "", f"`{command}`", "", *head]
         whole += [f"- load average at the end: {end}", "", RULES, "", *text]
-        options.write.with_suffix(".md").write_text("\n".join(whole).rstrip() + "\n")
-        pandas.concat(frames, ignore_index=True).to_csv(options.write.with_suffix(".csv"), index=False)
+        options.write.with_name(options.write.name + ".md").write_text("\n".join(whole).rstrip() + "\n")
+        pandas.concat(frames, ignore_index=True).to_csv(
+            options.write.with_name(options.write.name + ".csv"), index=False
+        )
 
 
 def _table(rows: str) -> Any:

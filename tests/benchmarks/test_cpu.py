@@ -32,9 +32,9 @@ def tables(monkeypatch):
 
 def test_a_line_of_a_table_is_printed_and_written(tmp_path):
     given = ["--quick", "--rows", "small,overhead", "--only", "8x8x8", "--peers", "numpy"]
-    done = run(*given, "--write", str(tmp_path / "deep" / "result"))
+    done = run(*given, "--write", str(tmp_path / "deep" / "zen4.1"))
     assert done.returncode == 0, done.stderr
-    text = (tmp_path / "deep" / "result.md").read_text()
+    text = (tmp_path / "deep" / "zen4.1.md").read_text()
     table = [line for line in done.stdout.splitlines() if line.startswith("|")]
     assert [cell.strip() for cell in table[0].split("|")[1:-1]] == [
         "shape",
@@ -46,7 +46,7 @@ def test_a_line_of_a_table_is_printed_and_written(tmp_path):
     assert all(line in text for line in table)
     for said in ("CPU:", "instruction sets:", "NumPy 2", "torch: not installed, or not asked for", "load average"):
         assert said in text and said in done.stdout, said
-    frame = pandas.read_csv(tmp_path / "deep" / "result.csv")
+    frame = pandas.read_csv(tmp_path / "deep" / "zen4.1.csv")
     assert frame["variant"].tolist() == ["pyschedule", "numpy"]
     assert (frame["time_s"] > 0).all() and (frame["rel_error"] < 1e-6).all()
     assert frame["speedup"][1] == 1.0
