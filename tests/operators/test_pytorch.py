@@ -109,3 +109,10 @@ def test_a_gradient_that_is_not_there_is_an_error(torch, registered, name):
         result.sum().backward()
     with torch.no_grad():
         assert not getattr(torch.ops.pyschedule, name)(*arguments).requires_grad
+
+
+def test_where_pytorch_was_imported_the_operators_are_registered(torch):
+    code = "import torch, operators; print(torch.ops.pyschedule.matmul(torch.ones(2, 3), torch.ones(3, 1)).sum())"
+    root = Path(__file__).parent.parent.parent
+    result = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "tensor(6.)"
