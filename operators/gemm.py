@@ -9,6 +9,7 @@ import numpy as np
 from operators.arrays import Operand, new, require_dtype, result_of, shape_of
 from operators.kernels import products as kernels
 from operators.operator import operator
+from operators.parameters import flag_of
 from operators.plans import Plan, Step, copy
 from operators.products import arranged, is_integer, lanes_of, product, result_dtype
 
@@ -34,11 +35,15 @@ def gemm(
     """
     dtype = result_dtype(("a", a), ("b", b))
     require_dtype(c, "c", dtype, f" with a of {a.dtype}")
-    left, right = (a.T if trans_a else a), (b.T if trans_b else b)
+    left = a.T if flag_of(trans_a, "trans_a") else a
+    right = b.T if flag_of(trans_b, "trans_b") else b
     rows, depth = shape_of(left, "a", 2)
     depth_of_b, columns = shape_of(right, "b", 2)
     if depth != depth_of_b:
-        raise ValueError(f"a is {(rows, depth)} and b is {(depth_of_b, columns)}: the inner extents disagree")
+        of_a, of_b = ("a, transposed," if trans_a else "a"), ("b, transposed," if trans_b else "b")
+        raise ValueError(
+            f"{of_a} is {(rows, depth)} and {of_b} is {(depth_of_b, columns)}: the inner extents disagree"
+        )
     added = None if c is None else _added(c, rows, columns)
     factors = _number(alpha, "alpha", dtype), _number(beta, "beta", dtype)
     result = result_of(out, (rows, columns), dtype)

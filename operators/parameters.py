@@ -6,6 +6,8 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 
 def integer_of(value: Any, name: str, least: int) -> int:
     """One integer of at least `least`: `TypeError` for what is none (True and 1.0 included), else `ValueError`."""
@@ -35,6 +37,13 @@ def float_of(value: Any, name: str) -> float:
     if isinstance(value, (str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
         raise TypeError(f"{name}: a number is needed, not {value!r} ({type(value).__name__})")
     return float(value)
+
+
+def flag_of(value: Any, name: str) -> bool:
+    """True or False, or the integer 1 or 0; `TypeError` for all else (BLAS's letters would all be true)."""
+    if isinstance(value, (bool, np.bool_)) or (_integer(value) in (0, 1)):
+        return bool(value)
+    raise TypeError(f"{name}: True or False is needed, not {value!r} ({type(value).__name__})")
 
 
 def _integer(value: Any) -> int | None:

@@ -23,7 +23,7 @@ from pyschedule.errors import Unsupported
 from pyschedule.ir import build
 from pyschedule.ir.nodes import Alloc, Array, Assign, Const, Expr, For, Load, Stmt, Store, Var
 from pyschedule.ir.types import Type, element_of
-from pyschedule.ir.visitors import bodies, expressions, rewrite, variables, walk
+from pyschedule.ir.visitors import bodies, counters, expressions, rewrite, variables, walk
 from pyschedule.transforms.bands import Band, Unit
 from pyschedule.transforms.nest import Body, Names
 from pyschedule.transforms.restructure import step_of
@@ -125,6 +125,7 @@ def _expand_one(
         return tuple(dataclasses.replace(loop, body=inner) if stmt is loop else stmt for stmt in body)
     lows: list[tuple[str, int, Expr, int]] = []
     extents: list[Expr] = []
+    moving = (counters(body) | {loop.var for loop in loops}) - {around.var for around in shared.values()}
     for loop in loops:
         step = step_of(loop)
         around = shared.get((loop.source, loop.ordinal))
@@ -137,6 +138,12 @@ def _expand_one(
         else:
             lows.append((loop.source, loop.ordinal, loop.start, step))
             extents.append(_trips(loop, step))
+        if (variables(lows[-1][2]) | variables(extents[-1])) & moving:
+            raise Unsupported(
+                f"'{name}' would need an array as long as loop '{loop.source}', whose bounds change inside this "
+                "order; one in which the loops that they depend on stand outside may do",
+                loop.loc,
+            )
     first = body.index(touching[0])
     if not extents:  # one value at a time: it may stay a scalar, with a value even where a loop runs no iteration
         dtype = element_of(vtype)

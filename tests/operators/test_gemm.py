@@ -219,3 +219,18 @@ def test_gemm_runs_as_gpu_kernels(c):
     for kernel, given_ in steps:
         call(kernel, *given_, target="cuda")
     assert_near(result, *exact(a, b, c, 2.0, 0.5))
+
+
+@pytest.mark.parametrize("name", ["trans_a", "trans_b"])
+def test_letters_are_no_flags(name):
+    a = np.ones((3, 3))
+    for flag in ("N", "T", None, 2, 0.0):
+        with pytest.raises(TypeError, match=f"{name}: True or False is needed, not {flag!r}"):
+            operators.gemm(a, a, **{name: flag})
+    for flag in (1, np.True_, np.int64(0)):
+        operators.gemm(a, a, **{name: flag})
+
+
+def test_a_mismatch_says_what_was_transposed():
+    with pytest.raises(ValueError, match=r"a, transposed, is \(4, 3\) and b is \(4, 5\)"):
+        operators.gemm(np.ones((3, 4)), np.ones((4, 5)), trans_a=True)

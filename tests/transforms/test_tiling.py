@@ -432,3 +432,24 @@ def test_a_scalar_read_after_the_loops_is_not_given_an_element_for_each_iteratio
             lowering = agrees(tile(i=4, order="i.0 k i.1")(last_one), *args, target=target)
             assert "'last' is read after the loops" in skips(lowering)[0]
             assert "'last' is read after the loops" in details(agrees(tile(i=4)(last_one), *args, target=WIDE))
+
+
+def triangular(A, C):
+    for i in range(A.shape[0]):
+        for j in range(i + 1):
+            s = 0.0
+            for k in range(A.shape[1]):
+                s += A[i, k] * A[j, k]
+            C[i, j] = s
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"k": 4}, {"k": 2, "order": "k.0 i j k.1"}, {"i": 4, "j": 4, "k": 4}, {"j": 4, "k": 4}, {"i": 2, "k": 3}],
+)
+@pytest.mark.parametrize("rows", [0, 1, 5, 9])
+def test_an_array_whose_extent_changes_is_not_made(sizes, rows):
+    """A sum for each (i, j) of a triangle: the array for one row of sums would have a new length in each row."""
+    lowering = agrees(tile(**sizes)(triangular), counting(rows, 7), np.zeros((rows, rows)))
+    if "i" not in sizes and "j" not in sizes:
+        assert "bounds change inside this order" in "".join(skips(lowering))
