@@ -13,7 +13,7 @@ from tests.operators.accuracy import BFLOAT16, assert_near
 from tests.support import call, inside_slack, nan_around
 
 RNG = np.random.default_rng(12)
-slowly = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck), derandomize=True)
+slowly = settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 def normal(*shape, dtype=np.float32):

@@ -16,7 +16,7 @@ from tests.operators.accuracy import BFLOAT16, assert_near
 from tests.support import call, nan_around
 
 RNG = np.random.default_rng(13)
-slowly = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck), derandomize=True)
+slowly = settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck), derandomize=True)
 
 erf, tanh = np.vectorize(math.erf, otypes=[float]), np.tanh
 ACTIVATIONS = {

@@ -16,7 +16,7 @@ from tests.support import call, inside_slack, nan_around
 RNG = np.random.default_rng(11)
 
 #: Where kernels are compiled the time of one example says nothing.
-slowly = settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck), derandomize=True)
+slowly = settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck), derandomize=True)
 
 DTYPES = [np.dtype("float32"), np.dtype("float64"), np.dtype("float16"), BFLOAT16]
 
