@@ -27,8 +27,12 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Three runs, since a process that has compiled thousands of kernels takes twice as long for the next.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 pytest: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(PYTEST) --ignore=tests/contract --ignore=tests/operators $(PYTEST_ARGS)
+	$(PYTEST) tests/contract $(PYTEST_ARGS)
+	$(PYTEST) tests/operators $(PYTEST_ARGS)
 
 golden: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest tests/test_golden.py --refresh-golden
