@@ -158,7 +158,7 @@ def _depthwise(
     pads = (windows.pads[0], windows.pads[2])
     if last or weight.shape[0] >= TURNED:
         images, steps = (images, []) if last else _by_channels(images, (0, 0, 0, 0))
-        kernel, source = depthwise_by_channels(*given, _block(weight)), images.permuted(0, 3, 1, 2)
+        kernel, source = depthwise_by_channels(*given, 4 * lanes_of(weight.dtype)), images.permuted(0, 3, 1, 2)
     else:
         steps, kernel, source = [], depthwise_by_rows(*given), images
     return [*steps, Step(kernel, (source, weight[:, 0], bias, results.permuted(*nchw), *pads))]
@@ -176,11 +176,6 @@ def _register_tile(filters: int, columns: int, dtype: np.dtype[Any]) -> tuple[in
 
     vectors, pixels, _ = max(shapes, key=worth)
     return vectors * vector, pixels
-
-
-def _block(weight: Operand) -> int:
-    """The output channels whose sums of 6 pixels fit into registers."""
-    return 32 if weight.dtype.name == "float64" else 64
 
 
 def _product(

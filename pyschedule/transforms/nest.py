@@ -74,6 +74,12 @@ def tile_form(loop: For) -> TileForm | None:
     return None
 
 
+def exact_trips(loop: For) -> int | None:
+    """How often a loop runs, where that is a constant by the form of a tile; `None` where it is not."""
+    form = tile_form(loop)
+    return form.size if form is not None and form.exact else None
+
+
 def uncounted(loop: While) -> str:
     """Why a `while` is no loop that counts."""
     why = f": {loop.reason}" if loop.reason else ""

@@ -10,7 +10,7 @@ from pyschedule.ir.types import lanes_of
 from pyschedule.ir.visitors import Body, children, may_break, variables, walk, walk_expr
 from pyschedule.schedule.limits import VARIABLE, UnrollLimits
 from pyschedule.schedule.targets import Target
-from pyschedule.transforms.nest import tile_form
+from pyschedule.transforms.nest import exact_trips
 from pyschedule.transforms.registers import loops_over_registers
 
 #: So many copied operations cost a compiler nothing to speak of; more are written out only where that pays.
@@ -80,8 +80,7 @@ def _trips_over(loop: For, over_registers: set[str]) -> int | None:
     """How many copies are made of a loop because it counts registers, which must be; `None` where none are."""
     if loop.var not in over_registers or loop.unroll == 1:
         return None
-    form = tile_form(loop)
-    return form.size if form is not None and form.exact else None
+    return exact_trips(loop)
 
 
 def _written_out(body: Body, trips: dict[str, int]) -> int:

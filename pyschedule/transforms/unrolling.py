@@ -25,7 +25,7 @@ from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import partial_sums, unroll_limits, unroll_requests, written_out
 from pyschedule.transforms.jamming import Proof, may_jam, private_scalars
-from pyschedule.transforms.nest import Body, Names, replace_statement, runners, tile_form, with_body
+from pyschedule.transforms.nest import Body, Names, exact_trips, replace_statement, runners, with_body
 from pyschedule.transforms.registers import loops_over_registers
 from pyschedule.transforms.unroll_limits import left_to_compiler
 from pyschedule.transforms.unroll_requests import Request
@@ -133,7 +133,7 @@ class _Unroller:
 
         Raises `Unsupported` where it cannot be.
         """
-        trips = static_trips(loop)
+        trips = exact_trips(loop)
         if factor is None and trips is None:
             offer = f"a factor, as in unroll('{loop.source}', 4), unrolls it partially"
             raise Unsupported(f"its trip count is not known at compile time; {offer}", loop.loc)
@@ -179,11 +179,6 @@ class _Unroller:
         return private, how
 
 
-def static_trips(loop: For) -> int | None:
-    form = tile_form(loop)
-    return form.size if form is not None and form.exact else None
-
-
 # ------------------------------------------------------------------------------------------------- registers
 
 
@@ -201,12 +196,12 @@ def unroll_registers(kernel: Kernel, target: Target) -> Kernel:
                 if isinstance(stmt, For)
                 and stmt.var in over
                 and stmt.unroll != 1
-                and static_trips(stmt) is not None
+                and exact_trips(stmt) is not None
                 and not any(isinstance(inner, For) and inner.var in over for inner in walk(stmt.body))
             ),
             None,
         )
         if loop is None:
             return kernel
-        body = written_out.in_full(loop, static_trips(loop) or 0, Names(kernel), None)
+        body = written_out.in_full(loop, exact_trips(loop) or 0, Names(kernel), None)
         kernel = with_body(kernel, replace_statement(kernel.body, loop, body))
