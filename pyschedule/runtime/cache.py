@@ -221,19 +221,20 @@ class Entry:
         except OSError as error:
             logger.debug("machine code in %s is not sealed: %s", directory, error)
 
-    def verify(self, directory: Path, stem: str) -> None:
-        """Removes machine code that does not have the checksums noted by `seal`."""
+    def verify(self, directory: Path, stem: str) -> bool:
+        """Removes machine code that does not have the checksums noted by `seal`; false where it cannot be removed."""
         files = list(_machine_files(directory, stem))
         if not files:
-            return
+            return True
         try:
             sums = json.loads((directory / f"{stem}.sums.json").read_bytes())
             if isinstance(sums, dict) and all(sums.get(path.name) == _checksum(path) for path in files):
-                return
+                return True
         except (OSError, ValueError):
             pass
         logger.info("machine code of %s is damaged or unfinished; it is compiled anew", stem)
         self.drop(directory, stem)
+        return not list(_machine_files(directory, stem))
 
     def drop(self, directory: Path, stem: str) -> None:
         for path in _machine_files(directory, stem):

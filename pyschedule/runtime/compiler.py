@@ -16,7 +16,7 @@ from typing import Any
 from pyschedule.ir.nodes import Array, Kernel, Poll
 from pyschedule.ir.types import element_of
 from pyschedule.ir.visitors import contains
-from pyschedule.runtime.cache import Entry, digest_of
+from pyschedule.runtime.cache import Entry, default_directory, digest_of, unusable
 from pyschedule.runtime.plan import ProgramText
 from pyschedule.runtime.warn import logger
 
@@ -28,7 +28,7 @@ _programs: dict[tuple[str, str], Entrance] = {}
 
 
 class MachineCacheError(Exception):
-    """The module asks for Numba's cache, and no directory can be written; generate it without."""
+    """The module asks for Numba's cache, and there is none that could be used; generate it without."""
 
 
 def compile_program(
@@ -71,11 +71,19 @@ def _compile(
     kept = None
     if path is not None and entry is not None and dispatcher.stats.cache_path:
         kept = Path(dispatcher.stats.cache_path)
-        entry.verify(kept, path.stem)
+        if not entry.verify(kept, path.stem):
+            raise MachineCacheError
     with warnings.catch_warnings():
         # What Numba has to say of generated code is of no use to the one who called the kernel.
         warnings.simplefilter("ignore")
-        dispatcher.compile(numba_types)
+        try:
+            dispatcher.compile(numba_types)
+        except OSError as error:
+            if not dispatcher.signatures:
+                raise
+            # Compiled, and only not kept: what lies in a read-only directory is of another compiler's making.
+            unusable(default_directory(), error)
+            kept = None
     took = time.perf_counter() - began
     if kept is not None and dispatcher.stats.cache_hits:
         logger.info("%s: machine code loaded in %.0f ms (cache hit)", module_name, took * 1e3)
@@ -92,7 +100,10 @@ def _from_machine_cache(path: Path) -> bool:
 
 def _load(name: str, source: str, path: Path | None) -> types.ModuleType:
     """Executes a module under a name that is the same in every process (Numba imports it by that name)."""
-    unique = f"_pyschedule_{digest_of(source)[:12]}_{name}"
+    from pyschedule.runtime.read_only import GENERATED, look_there_too
+
+    look_there_too()
+    unique = f"{GENERATED}{digest_of(source)[:12]}_{name}"
     file = str(path) if path is not None else f"<pyschedule {name}>"
     module = types.ModuleType(unique)
     module.__file__ = file

@@ -159,7 +159,8 @@ def _with_notes(records: list[Record], notes: tuple[str, ...]) -> list[Record]:
         return records
     for place, record in enumerate(records):
         if record.transform == "Tiling" and record.status == "Applied":
-            with_notes = dataclasses.replace(record, details=record.details + notes)
+            unique = tuple(dict.fromkeys(record.details + notes))  # nests of one form have the same to say
+            with_notes = dataclasses.replace(record, details=unique)
             return [*records[:place], with_notes, *records[place + 1 :]]
     return [*records, Record("Mapping", "Note", "without tiling", notes, silent=True)]
 

@@ -45,6 +45,10 @@ class Request:
         ]
 
 
+class NothingToWriteOut(Unsupported):
+    """A loop that the request cannot mean: its trip count is known at run time only, or it is no loop any more."""
+
+
 def not_taken(requests: list[Request], directive: Unroll, taken: set[tuple[str, int]]) -> list[Request]:
     """The requests on loops that no directive before has unrolled; an automatic one looks at these alone.
 
@@ -82,6 +86,12 @@ def describe(done: list[tuple[str, int]]) -> str:
 
 def refused(directive: Unroll, request: Request, refusal: Unsupported) -> Record:
     return skipped("Unroll", f"loop '{request.name}': {refusal.reason}", directive.loc, refusal.place)
+
+
+def left_rolled(request: Request, refusal: Unsupported) -> str:
+    """The line, under a request that was carried out in another nest, on a loop of the same name."""
+    at = "" if refusal.place is None else f" of line {refusal.place.line}"
+    return f"the loop '{request.name}'{at} stays rolled: {refusal.reason.partition(';')[0]}"
 
 
 def refusals_of_names(kernel: Kernel, directive: Unroll) -> list[Record]:

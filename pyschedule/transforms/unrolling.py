@@ -28,7 +28,7 @@ from pyschedule.transforms.jamming import Proof, may_jam, private_scalars
 from pyschedule.transforms.nest import Body, Names, exact_trips, replace_statement, runners, with_body
 from pyschedule.transforms.registers import loops_over_registers
 from pyschedule.transforms.unroll_limits import left_to_compiler
-from pyschedule.transforms.unroll_requests import Request
+from pyschedule.transforms.unroll_requests import NothingToWriteOut, Request
 
 #: What a loop is in machine code; the units of a GPU run one iteration each.
 _LOOPS = ("serial", "parallel", "cooperative")
@@ -104,11 +104,15 @@ class _Unroller:
     def carry_out(self, directive: Unroll, requests: Sequence[Request]) -> Iterator[Record]:
         done: list[tuple[str, int]] = []
         details: list[str] = [note for request in requests for note in request.notes]
+        elsewhere: list[tuple[Request, Unsupported]] = []
         for request in reversed(requests):  # as written, the innermost stands last
             factors: list[int] = []
             for loop in request.loops(self.kernel):
                 try:
                     factor, how = self.unrolled(loop, request.factor)
+                except NothingToWriteOut as refusal:
+                    elsewhere.append((request, refusal))
+                    continue
                 except Unsupported as refusal:
                     if not directive.automatic:
                         yield unroll_requests.refused(directive, request, refusal)
@@ -118,6 +122,11 @@ class _Unroller:
             if factors:
                 done.insert(0, (request.name, max(factors)))
                 self.made *= max(factors)
+        # A name stands for the loops of several nests: where one of them was what was meant, the others are no news.
+        if done:
+            details += [unroll_requests.left_rolled(request, refusal) for request, refusal in reversed(elsewhere)]
+        elif not directive.automatic:
+            yield from (unroll_requests.refused(directive, request, refusal) for request, refusal in elsewhere)
         if done:
             summary, unique = unroll_requests.describe(done), tuple(dict.fromkeys(details))
             yield Record("Unroll", "Applied", summary, unique, directive.loc)
@@ -136,9 +145,9 @@ class _Unroller:
         trips = exact_trips(loop)
         if factor is None and trips is None:
             offer = f"a factor, as in unroll('{loop.source}', 4), unrolls it partially"
-            raise Unsupported(f"its trip count is not known at compile time; {offer}", loop.loc)
+            raise NothingToWriteOut(f"its trip count is not known at compile time; {offer}", loop.loc)
         if loop.mapping != "serial":
-            raise Unsupported(f"its iterations run on {runners(loop)}; unroll a loop inside it", loop.loc)
+            raise NothingToWriteOut(f"its iterations run on {runners(loop)}; unroll a loop inside it", loop.loc)
         full = trips is not None and (factor is None or factor >= trips)
         copies = trips if full and trips is not None else factor or 1
         if not full and loop.max_trip is not None:

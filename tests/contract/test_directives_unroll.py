@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from pyschedule import ScheduleWarning, inspect_loop_transforms, nounroll, tile, unroll, vectorize
+from pyschedule import LegalityError, ScheduleWarning, inspect_loop_transforms, nounroll, tile, unroll, vectorize
 from tests.contract.oracle import same
 
 INT = np.int64
@@ -311,3 +311,47 @@ def test_in_lanes_copies_are_vectors():
     kernel = vectorize("k", width=4)(unroll("k", 2)(bits))
     for size in (0, 1, 7, 8, 9, 23):
         same(kernel, np.arange(size), np.zeros(size, INT))
+
+
+# -------------------------------------------------------------------------------- a name of several nests
+
+
+def product_in_three_nests(A, B, C):
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            C[i, j] = 0.0
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            for k in range(A.shape[1]):
+                C[i, j] += A[i, k] * B[k, j]
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            C[i, j] = max(C[i, j], 0.0)
+
+
+def whole_numbers(*shape):
+    return (np.arange(int(np.prod(shape))).reshape(shape) % 7 - 3).astype("float32")
+
+
+@pytest.mark.parametrize("sizes", [{"i#2": 4, "j#2": 8}, {"i": 4, "j": 8}], ids=["one nest", "all nests"])
+def test_a_register_tile_in_one_nest_is_what_an_unroll_of_its_name_meant_in_strict_mode_too(sizes):
+    kernel = tile(**sizes)(vectorize("j", 8)(unroll("i")(product_in_three_nests)))
+    A, B = whole_numbers(7, 5), whole_numbers(5, 11)
+    log = str(unroll("k", 2, strict=True)(kernel).lower(A, B, np.zeros((7, 11), "float32"), target="cpu").log)
+    assert "- Applied Unroll: factors=[4] on loops 'i'" in log
+    first = product_in_three_nests.__code__.co_firstlineno + 1
+    for line in (first, first + 7):
+        assert f"the loop 'i' of line {line} stays rolled: its trip count is not known at compile time" in log
+    same(kernel, A, B, np.full((7, 11), 9, "float32"))
+
+
+def test_a_name_that_no_nest_can_unroll_in_full_is_skipped_in_each_and_an_error_in_strict_mode():
+    A = whole_numbers(4, 4)
+    log = str(quietly(unroll("i")(product_in_three_nests), A, A, A).log)
+    assert log.count("- Skipped Unroll: loop 'i': its trip count") == 3 and "Applied" not in log
+    with pytest.raises(LegalityError, match="loop 'i': its trip count is not known"):
+        unroll("i", strict=True)(product_in_three_nests).lower(A, A, A, target="cpu")
+    # A loop that is named alone is what was meant, whatever becomes of the others.
+    one = tile(**{"i#2": 4, "j#2": 8})(unroll("i#2")(unroll("i#1")(product_in_three_nests)))
+    log = str(quietly(one, A, A, A).log)
+    assert log.count("- Skipped Unroll: loop 'i': its trip count") == 1 and "- Applied Unroll" in log

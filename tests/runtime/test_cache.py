@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import logging
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -50,12 +52,52 @@ def script(tmp_path, **changes):
     return file
 
 
-def start(file, **environment):
+def start(file, user=None, **environment):
     root = Path(__file__).parents[2]
     env = os.environ | {"PYSCHEDULE_LOG": "1", "PYTHONPATH": str(root)} | environment
     return subprocess.Popen(
-        [sys.executable, str(file)], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, str(file)],
+        env=env,
+        cwd=file.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **(user or {}),
     )
+
+
+@pytest.fixture
+def reader():
+    """How to start a process that may not write where the mode of a directory forbids it, as root may."""
+    if os.name != "posix":
+        pytest.skip("the modes of directories are POSIX's here")
+    if os.geteuid() != 0:
+        return {}
+    if sys.platform != "linux":
+        pytest.skip("root may write anywhere")
+    library = ctypes.CDLL(None)
+
+    def give_up_writing_anywhere():
+        drop_from_bounding_set, override_permissions = 24, 1  # linux/prctl.h, linux/capability.h
+        if library.prctl(drop_from_bounding_set, override_permissions, 0, 0, 0):
+            raise PermissionError("no capability can be dropped")
+
+    return {"preexec_fn": give_up_writing_anywhere}
+
+
+@pytest.fixture
+def read_only():
+    """Makes a directory and all in it read-only, until the test has ended."""
+    made = []
+
+    def make(directory):
+        for path in (directory, *directory.rglob("*")):
+            made.append((path, path.stat().st_mode))
+            path.chmod(0o555 if path.is_dir() else 0o444)
+
+    yield make
+    for path, mode in made:
+        path.chmod(mode)
 
 
 def finish(process):
@@ -173,19 +215,51 @@ def test_an_edited_module_is_written_again(tmp_path, directory):
 
 
 @pytest.mark.parametrize("kind", ["a file", "below a file", "read-only"])
-def test_a_directory_that_cannot_be_written_is_done_without(tmp_path, kind):
+def test_a_directory_that_cannot_be_written_is_done_without(tmp_path, reader, kind):
     path = tmp_path / "no"
     if kind == "read-only":
-        if os.geteuid() == 0:
-            pytest.skip("root may write anywhere")
         path.mkdir(mode=0o555)
     else:
         path.write_text("")
         path = path / "cache" if kind == "below a file" else path
-    file = script(tmp_path)
-    out, err = finish(start(file, PYSCHEDULE_CACHE_DIR=str(path)))
+    out, err = finish(start(script(tmp_path), reader, PYSCHEDULE_CACHE_DIR=str(path)))
     assert out[0] == "72.0"
     assert err.count("cannot be used") == 1
+
+
+def test_a_directory_that_can_only_be_read_gives_plan_and_machine_code(tmp_path, reader, read_only):
+    file, path = script(tmp_path), tmp_path / "cache"
+    nowhere = {"PYSCHEDULE_CACHE_DIR": str(path), "HOME": "/nowhere", "XDG_CACHE_HOME": "/nowhere"}
+    finish(start(file, **nowhere))
+    read_only(path)
+    before = sorted(path.rglob("*"))
+    for _ in range(2):
+        out, err = finish(start(file, reader, **nowhere))
+        assert out[0] == "72.0"
+        assert "plan loaded" in err and "machine code loaded" in err and "cannot be used" not in err
+    assert sorted(path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("damage", ["machine code", "of another Numba"])
+def test_what_is_damaged_in_a_directory_that_can_only_be_read_is_compiled_and_not_kept(
+    tmp_path, reader, read_only, damage
+):
+    file, path = script(tmp_path), tmp_path / "cache"
+    nowhere = {"PYSCHEDULE_CACHE_DIR": str(path), "HOME": "/nowhere", "XDG_CACHE_HOME": "/nowhere"}
+    finish(start(file, **nowhere))
+    (code,), (index,) = path.rglob("*.nbc"), path.rglob("*.nbi")
+    if damage == "of another Numba":
+        with index.open("wb") as out:
+            pickle.dump("0.0", out)
+    else:
+        code.write_bytes(b"nonsense")
+    sums = {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in (code, index)}
+    if damage == "of another Numba":  # sound, and still of no use
+        (seal,) = path.rglob("*.sums.json")
+        seal.write_text(json.dumps(sums))
+    read_only(path)
+    out, err = finish(start(file, reader, **nowhere))
+    assert out[0] == "72.0" and "machine code loaded" not in err
 
 
 def test_a_cache_that_becomes_unwritable_keeps_working(tmp_path, directory):
