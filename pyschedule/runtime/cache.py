@@ -222,7 +222,7 @@ class Entry:
             logger.debug("machine code in %s is not sealed: %s", directory, error)
 
     def verify(self, directory: Path, stem: str) -> bool:
-        """Removes machine code that does not have the checksums noted by `seal`; false where it cannot be removed."""
+        """Removes machine code that does not have the checksums noted by `seal`; false if it cannot be removed."""
         files = list(_machine_files(directory, stem))
         if not files:
             return True

@@ -18,7 +18,7 @@ GENERATED = "_pyschedule_"
 
 
 class InReadOnlyTree(InTreeCacheLocator):  # type: ignore[misc]
-    """The `__pycache__` beside a generated module, where machine code of that module is and nothing can be added."""
+    """The `__pycache__` beside a generated module, where its machine code is and nothing can be added."""
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Any:

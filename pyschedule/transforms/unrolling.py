@@ -122,7 +122,7 @@ class _Unroller:
             if factors:
                 done.insert(0, (request.name, max(factors)))
                 self.made *= max(factors)
-        # A name stands for the loops of several nests: where one of them was what was meant, the others are no news.
+        # A name stands for the loops of several nests: where one was what was meant, the others are no news.
         if done:
             details += [unroll_requests.left_rolled(request, refusal) for request, refusal in reversed(elsewhere)]
         elif not directive.automatic:
