@@ -26,6 +26,7 @@ from pyschedule.schedule.directives import (
     Vectorize,
     dtype_of,
     extents_of,
+    integer,
     pad_of,
     pairs,
     positive,
@@ -38,6 +39,8 @@ Sizes = int | Sequence[int]
 
 
 def tile(
+    loops: Mapping[str, Sizes] | None = None,
+    /,
     *,
     order: str | Sequence[str] | None = None,
     stage: Mapping[str, str] | None = None,
@@ -63,6 +66,8 @@ def tile(
                     for i.1 in range(i.0, i.0 + 64):
                         for j.2 in range(j.1, j.1 + 8):
 
+    A loop whose name cannot be a keyword here stands in a dict: `tile({"j#2": 8, "order": 4}, i=64)`.
+
     `order` lists all pieces, outermost first; `stage={"B": "j.0"}` copies the tile of `B` used inside `j.0` into
     fast memory; `parallel="i.0"` shares that loop's iterations among threads.
 
@@ -72,19 +77,26 @@ def tile(
     Raises `ScheduleError` for sizes, names or shapes that make no sense.
     """
     loc = _place()
-    common = _common(target, strict, strict_math, loc)
-    if input_shapes is not None or tile_shapes is not None or pad is not None:
-        form = _block_form(input_shapes, tile_shapes, pad, common, loc)
-        if not sizes and order is None and stage is None and parallel is None:
-            return _decorator(form)
-        plain = _tile(sizes, order, stage, parallel, common, loc)
-        return _decorator(form, plain)
-    if not sizes and order is None and not stage and parallel is None:
+    sizes = _named_sizes(loops, sizes, loc)
+    shapes = {"input_shapes": input_shapes, "tile_shapes": tile_shapes, "pad": pad}
+    try:
+        common = _common(target, strict, strict_math, loc)
+        forms: list[Directive] = []
+        if any(value is not None for value in shapes.values()):
+            forms.append(_block_form(input_shapes, tile_shapes, pad, common, loc))
+        stages_nothing = stage is None or (isinstance(stage, Mapping) and not stage)
+        if sizes or order is not None or not stages_nothing or parallel is not None:
+            forms.append(_tile(sizes, order, stage, parallel, common, loc))
+    except ScheduleError as error:
+        names = {"order": order, "stage": stage, "parallel": parallel, "target": target, "strict": strict}
+        error.args = (str(error) + _sizes_of_a_loop({**names, "strict_math": strict_math, **shapes}),)
+        raise
+    if not forms:
         raise ScheduleError(
             "tile needs at least one loop with its sizes, as in tile(i=64), an order, a stage or a parallel loop",
             loc,
         )
-    return _decorator(_tile(sizes, order, stage, parallel, common, loc))
+    return _decorator(*forms)
 
 
 def vectorize(
@@ -248,6 +260,31 @@ def _loop_name(loop: Any, what: str, loc: Location) -> str | None:
     if loop is not None and not isinstance(loop, str):
         raise ScheduleError(f"{what}: a loop is named by a string, as in {what}('i'), not {loop!r}", loc)
     return loop
+
+
+def _named_sizes(loops: Any, sizes: dict[str, Any], loc: Location) -> dict[str, Any]:
+    """The sizes of the loops in a dict and of those given as keywords."""
+    if loops is None:
+        return sizes
+    if not isinstance(loops, Mapping) or not all(isinstance(name, str) for name in loops):
+        raise ScheduleError(
+            f"tile: the loops are given as keywords, as in tile(i=64), or in a dict, as in tile({{'i': 64}}), "
+            f"not as {loops!r}",
+            loc,
+        )
+    twice = [name for name in loops if name in sizes]
+    if twice:
+        raise ScheduleError(f"tile: the loop {twice[0]!r} has sizes in the dict and as a keyword; keep one", loc)
+    return {**loops, **sizes}
+
+
+def _sizes_of_a_loop(settings: dict[str, Any]) -> str:
+    """What to say of an argument that is refused and looks like the sizes of a loop of its name."""
+    for name, value in settings.items():
+        values = value if isinstance(value, (tuple, list)) else (value,)
+        if values and all(integer(item) is not None for item in values):
+            return f"; the sizes of a loop named {name!r} go into a dict, as in tile({{{name!r}: {value!r}}})"
+    return ""
 
 
 def _tile(

@@ -256,6 +256,7 @@ def _order_lists_every_piece_once(tile: Tile, function: _Function, sizes: dict[_
                     tile.loc,
                 )
             listed[piece] = text
+    _pieces_stand_from_the_outermost(tile, listed)
     named = {key for key, _ in listed}
     missing: list[str] = []
     for nest in function.nests:
@@ -275,6 +276,22 @@ def _order_lists_every_piece_once(tile: Tile, function: _Function, sizes: dict[_
             f"missing: {', '.join(map(repr, missing))}",
             tile.loc,
         )
+
+
+def _pieces_stand_from_the_outermost(tile: Tile, listed: dict[tuple[_Key, int | None], str]) -> None:
+    """`i.1` counts within what `i.0` chose: it cannot run around it."""
+    for key in dict.fromkeys(key for key, _ in listed):
+        levels = {text: level or 0 for (loop, level), text in listed.items() if loop == key}
+        outwards = sorted(levels, key=levels.__getitem__)
+        wrong = next((pair for pair in zip(levels, outwards, strict=True) if pair[0] != pair[1]), None)
+        if wrong is not None:
+            places = iter(outwards)
+            right = " ".join(next(places) if text in levels else text for text in tile.order)
+            raise ScheduleError(
+                f"tile: order={' '.join(tile.order)!r} puts {wrong[0]!r} around {wrong[1]!r}, of which it is a part; "
+                f"the pieces of a loop stand in the order of their numbers, as in order={right!r}",
+                tile.loc,
+            )
 
 
 def _vectorize_names_each_loop_once(schedule: Schedule, function: _Function, sizes: dict[_Key, int]) -> None:

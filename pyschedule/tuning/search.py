@@ -7,14 +7,14 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyschedule.errors import InternalError, ScheduleError, ScheduleWarning
 from pyschedule.ir.signature import Shaped
 from pyschedule.kernel import ScheduledKernel, schedule_function
 from pyschedule.schedule import targets
-from pyschedule.schedule.directives import Tile
+from pyschedule.schedule.directives import BlockForm, Tile
 from pyschedule.tuning.measure import Arena, Clock, Timing
 from pyschedule.tuning.space import Candidate, Space, space_of, with_sizes
 
@@ -296,10 +296,11 @@ def _check_target(target: str | None, lowering: Lowering) -> None:
 
 
 def _decorator(tile: Tile) -> str:
-    odd = [name for name, _ in tile.sizes if not name.isidentifier()]
+    settings = {field.name for kind in (Tile, BlockForm) for field in fields(kind)}
+    odd = [name for name, _ in tile.sizes if not name.isidentifier() or name in settings]
     parts = [] if odd else [Candidate(tile.sizes).describe()]
-    if odd:  # such as i#2, which is no keyword
-        parts = ["**{" + ", ".join(f'"{name}": {sizes}' for name, sizes in tile.sizes) + "}"]
+    if odd:  # such as i#2, which is no keyword, or the name of an argument
+        parts = ["{" + ", ".join(f'"{name}": {sizes}' for name, sizes in tile.sizes) + "}"]
     if tile.order:
         parts.append(f'order="{" ".join(tile.order)}"')
     if tile.stage:

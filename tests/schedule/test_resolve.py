@@ -94,6 +94,35 @@ def test_staging_at_a_piece_that_is_not_there(piece):
     assert repr(piece) in refused(gemm, tile(i=4, stage={"B": piece}))
 
 
+# ------------------------------------------------------------------------- loops named like an argument
+
+
+def named_like_arguments(x, y):
+    for order in range(x.shape[0]):
+        for stage in range(x.shape[1]):
+            y[order, stage] = x[order, stage] + 10 * order
+
+
+@pytest.mark.parametrize("name", ["order", "stage", "parallel", "target", "strict", "strict_math", "tile_shapes"])
+@pytest.mark.parametrize("size", [8, (8, 2)])
+def test_a_loop_named_like_an_argument_is_told_the_way_out(name, size):
+    text = refused(gemm, lambda function: tile(**{name: size})(function))
+    assert f"the sizes of a loop named {name!r} go into a dict, as in tile({{{name!r}: {size!r}}})" in text
+    assert f"{__file__}:" in text
+
+
+def test_a_dict_takes_the_sizes_of_any_loop_beside_keywords():
+    kernel = apply(named_like_arguments, tile({"order": 4, "stage": 8}, order="order.0 stage.0 order.1 stage.1"))
+    x, y = np.ones((9, 11)), np.zeros((9, 11))
+    kernel(x, y)
+    assert (y == x + 10 * np.arange(9)[:, None]).all()
+    assert "- Applied Tiling: order=4, stage=8" in str(kernel.lower(x, y).log)
+    sizes = apply(two_passes, tile({"j#1": (4, 2)}, i=8))._schedule.directives[0].sizes
+    assert sizes == (("j#1", (4, 2)), ("i", (8,)))
+    assert "'i' has sizes in the dict and as a keyword" in refused(gemm, lambda one: tile({"i": 4}, i=8)(one))
+    assert "in a dict, as in tile({'i': 64}), not as 64" in refused(gemm, lambda one: tile(64)(one))
+
+
 # ------------------------------------------------------------------------------------------------ numbers
 
 
@@ -197,6 +226,26 @@ def test_an_order_speaks_of_one_nest_and_leaves_the_others():
     apply(two_passes, tile(order="j i"))
     apply(two_passes, tile(n=4, order="n.0 n.1"))
     assert "missing: 'j'" in refused(two_passes, tile(order="i n"))
+
+
+@pytest.mark.parametrize(
+    ("order", "wrong", "right"),
+    [
+        ("i.1 j.0 i.0 j.1 k", "'i.1' around 'i.0'", "i.0 j.0 i.1 j.1 k"),
+        ("i.0 j.1 k i.1 j.0", "'j.1' around 'j.0'", "i.0 j.0 k i.1 j.1"),
+        ("k i.0 j.0 i.1 j.1 j.2", None, ""),
+    ],
+)
+def test_an_inner_piece_does_not_run_around_an_outer_one(order, wrong, right):
+    sizes = tile(i=8, j=(8, 4)) if wrong is None else tile(i=8, j=8)
+    if wrong is None:
+        apply(gemm, tile(order=order), sizes)
+        return
+    text = refused(gemm, tile(order=order), sizes)
+    assert f"{__file__}:" in text
+    assert f"tile: order={order!r} puts {wrong}, of which it is a part" in text
+    assert f"as in order={right!r}" in text
+    apply(gemm, tile(order=right), sizes)
 
 
 @pytest.mark.parametrize("bad", [3, {"i": 1}, ["i", 2]])
