@@ -288,8 +288,8 @@ def _pieces_stand_from_the_outermost(tile: Tile, listed: dict[tuple[_Key, int | 
             places = iter(outwards)
             right = " ".join(next(places) if text in levels else text for text in tile.order)
             raise ScheduleError(
-                f"tile: order={' '.join(tile.order)!r} puts {wrong[0]!r} around {wrong[1]!r}, of which it is a part; "
-                f"the pieces of a loop stand in the order of their numbers, as in order={right!r}",
+                f"tile: order={' '.join(tile.order)!r} puts {wrong[0]!r} around {wrong[1]!r}, of which it is a "
+                f"part; the pieces of a loop stand in the order of their numbers, as in order={right!r}",
                 tile.loc,
             )
 
