@@ -95,7 +95,7 @@ class Concurrent:
             for inner in item.loops[depth + 1 :]:
                 if lane in symbols(inner.start):
                     return unsupported(
-                        f"loop '{inner.node.label}' starts elsewhere in every lane of '{self.loop}'",
+                        f"loop '{inner.node.label}' starts elsewhere in every lane of loop '{item.loops[depth].node.label}'",
                         inner.node.loc,
                     )
         return None

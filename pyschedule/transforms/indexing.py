@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from pyschedule.analysis.bounds import CHECK, PLAIN, SHIFT, Precondition, analyse
 from pyschedule.ir.build import ZERO, add
-from pyschedule.ir.nodes import Array, Call, Cast, Compare, Expr, Kernel, Load, Select, Stmt, Store
+from pyschedule.ir.nodes import Array, Call, Cast, Compare, Expr, Kernel, Load, Location, Select, Stmt, Store
 from pyschedule.ir.types import INT64
 from pyschedule.ir.visitors import Body, arrays, bodies, map_children
 
@@ -58,16 +58,17 @@ class _Rewriter:
 
     def explicit(self, access: Load | Store, decision: tuple[str, ...]) -> tuple[Expr, ...]:
         shape = self.arrays[access.array].shape
-        return tuple(map(_explicit, access.indices, shape, decision))
+        parts = zip(access.indices, shape, decision, strict=True)
+        return tuple(_explicit(*part, access.loc) for part in parts)
 
 
-def _explicit(index: Expr, extent: Expr, decision: str) -> Expr:
+def _explicit(index: Expr, extent: Expr, decision: str, loc: Location | None) -> Expr:
     if decision == PLAIN:
         return index
     if index.type != INT64:
         index = Cast(INT64, index)
     if decision == CHECK:
-        return Call("checked_index", (index, extent), INT64)
+        return Call("checked_index", (index, extent), INT64, loc)
     if decision == SHIFT:
         return add(extent, index)
     return Select(Compare("<", index, ZERO, INT64), add(index, extent), index, INT64)

@@ -15,6 +15,7 @@ from pyschedule.schedule.limits import UnrollLimits
 from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import (
+    lane_choice,
     mapping,
     polling,
     prefetching,
@@ -32,6 +33,7 @@ from pyschedule.transforms import (
 from pyschedule.transforms.jamming import Proof
 from pyschedule.transforms.simplify import simplify
 from pyschedule.transforms.speculation import speculate
+from pyschedule.transforms.users_names import in_users_words
 
 STAGES = ("source", "tiling", "vectorization", "unroll")
 
@@ -71,7 +73,7 @@ def lower(
 
     # What registers hold is known only of what has become of everything.
     examined = register_limits.examine(lowered.records, lowered.stages, lowered.crowded, schedule, target, again)
-    return dataclasses.replace(lowered, records=examined)
+    return dataclasses.replace(lowered, records=in_users_words(examined, lowered.stages["source"]))
 
 
 def _transformed(
@@ -93,7 +95,7 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
     tiles, vectors = schedule.of(Tile), schedule.of(Vectorize)
     unrolls, rolled = schedule.of(Unroll), schedule.of(NoUnroll)
     if any(tile.automatic for tile in tiles):
-        lanes = vectorization.lanes_asked_for(kernel, vectors, target, innermost=True)
+        lanes = lane_choice.lanes_asked_for(kernel, vectors, target, innermost=True)
         tiles = _register_tiles(kernel, tiles, unrolls, lanes)
     source = kernel
     verify(source)
@@ -106,7 +108,7 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
         records += new
     # Hardware comes before registers: an accumulator may not outlive the thread that owns it.
     block_form = any(tile.automatic for tile in tiles)
-    lanes = vectorization.lanes_asked_for(kernel, vectors, target, innermost=block_form)
+    lanes = lane_choice.lanes_asked_for(kernel, vectors, target, innermost=block_form)
     kernel, refused, notes = mapping.map_loops(kernel, tiles, target, dependences, lanes)
     # Promotion before staging: it gives tiles their constant size, which the buffers are padded to.
     # Without directives only halves are promoted: they are rounded once whatever is asked for.

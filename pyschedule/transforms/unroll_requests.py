@@ -14,9 +14,9 @@ from pyschedule.schedule.directives import Unroll
 from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import bands
+from pyschedule.transforms.lane_choice import innermost_pieces
 from pyschedule.transforms.nest import runners, uncounted
 from pyschedule.transforms.registers import register_file
-from pyschedule.transforms.vectorization import innermost_pieces
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,7 +279,10 @@ def test_an_automatic_request_says_what_it_chose_and_why(decorate):
 
 def test_an_automatic_request_that_finds_nothing_is_a_line_and_no_warning(recwarn):
     log = str(vectorize()(unroll()(tile(order="i")(summed))).lower(ROW).log)
-    assert "- Note Vectorization: not loop 'i': a[i] is written at (i=1) and read at (i=2)" in log
+    assert (
+        "- Note Vectorization: not loop 'i' of line " in log
+        and ": a[i] is written at (i=1) and read at (i=2)" in log
+    )
     assert not recwarn.list
 
 

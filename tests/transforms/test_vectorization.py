@@ -541,7 +541,89 @@ def test_the_next_best_loop_is_taken_where_the_best_is_not_legal():
 
     lowering = agrees(vectorize(width=4)(sweep), counting(7, 6))
     assert applied(lowering) == ["Vectorization: width=4 on loop 'i'"]
-    assert "not loop 'j': A[i, j] is written at (i=0, j=1) and read at (i=0, j=2)" in details(lowering)
+    line = sweep.__code__.co_firstlineno + 2
+    assert f"not loop 'j' of line {line}: A[i, j] is written at (i=0, j=1) and read at (i=0, j=2)" in details(
+        lowering
+    )
+
+
+def softmax(X, Y):
+    for i in range(X.shape[0]):
+        m = X[i, 0]
+        for j in range(X.shape[1]):
+            m = max(m, X[i, j])
+        s = 0.0
+        for j in range(X.shape[1]):
+            Y[i, j] = X[i, j] - m
+            s += Y[i, j]
+        for j in range(X.shape[1]):
+            Y[i, j] = Y[i, j] + s
+
+
+def test_of_several_inner_loops_each_is_chosen_and_the_log_says_which_and_before_what():
+    lowering = agrees(vectorize()(softmax), *square(19))
+    assert applied(lowering) == ["Vectorization: width=16 on loop 'j'"] * 3
+    first = softmax.__code__.co_firstlineno
+    said = [record.details[:2] for record in lowering.log if record.transform == "Vectorization"]
+    instead = f"rather than loop 'i' of line {first + 1} (strided or gathered: X, Y)"
+    assert said == [
+        (f"chosen: loop 'j' of line {first + 9} (contiguous: Y)", instead),
+        (f"chosen: loop 'j' of line {first + 6} (contiguous: X, Y; a reduction)", instead),
+        (f"chosen: loop 'j' of line {first + 3} (contiguous: X; a reduction)", instead),
+    ]
+    machine_code_agrees(vectorize()(softmax), *square(19))
+
+
+def test_a_further_loop_is_left_where_its_lanes_would_be_gathered_or_are_not_legal():
+    def two(A, B, x):
+        for j in range(A.shape[1]):
+            B[0, j] = A[0, j] * 2
+        for n in range(A.shape[0]):
+            B[n, 1] = A[n, 1] * 3
+        for k in range(1, x.shape[0]):
+            x[k] += x[k - 1]
+
+    lowering = agrees(vectorize()(two), *square(18), counting(9))
+    assert applied(lowering) == ["Vectorization: width=16 on loop 'j'"]
+    line = two.__code__.co_firstlineno
+    assert f"not loop 'n' of line {line + 3}: lanes would not pay (strided or gathered: A, B)" in details(lowering)
+    assert f"not loop 'k' of line {line + 5}: x[k] is written at (k=1) and read at (k=2)" in details(lowering)
+
+
+@pytest.mark.parametrize("size, width", [(1, 2), (2, 2), (3, 4), (6, 8), (8, 8), (9, 16), (40, 16)])
+def test_a_width_that_nobody_gave_fits_the_tile(size, width):
+    def twice(A, B):
+        for i in range(A.shape[0]):
+            for j in range(A.shape[1]):
+                B[i, j] = A[i, j] * 2
+
+    lowering = agrees(tile(j=size)(vectorize("j")(twice)), *square(19))
+    assert applied(lowering)[1] == f"Vectorization: width={width} on loop 'j'"
+    note = f"{width} lanes of 16: loop 'j.1' has at most {size} iteration{'s' * (size > 1)}"
+    assert (note in details(lowering)) == (width < 16)
+    given = agrees(tile(j=size)(vectorize("j", 16)(twice)), *square(19))
+    assert applied(given)[1] == "Vectorization: width=16 on loop 'j'"
+
+
+def test_a_guarded_sum_that_an_unproved_index_keeps_in_memory_says_so_and_a_proved_one_runs_in_lanes():
+    def perhaps_outside(A, r):
+        for i in range(A.shape[0]):
+            for j in range(A.shape[1]):
+                if A[i, j] > 0:
+                    r[i] += A[i, j]
+
+    def inside(A, r):
+        for i in range(r.shape[0]):
+            for j in range(A.shape[1]):
+                if A[i, j] > 0:
+                    r[i] += A[i, j]
+
+    (reason,) = skips(lower(vectorize("j", 4)(perhaps_outside), counting(5, 9), counting(5)))
+    assert "the index `i` stays below `r.shape[0]` where 'r' is reached: it is checked in every iteration" in reason
+    assert "a loop over `range(r.shape[0])` needs no check" in reason
+    lowering = agrees(vectorize("j", 4)(inside), counting(5, 9), counting(5))
+    assert applied(lowering) == ["Vectorization: width=4 on loop 'j'"]
+    machine_code_agrees(vectorize("j", 4)(inside), counting(5, 9), counting(5))
 
 
 def test_lanes_of_another_dtype_than_the_arrays_are_refused():
