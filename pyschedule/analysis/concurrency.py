@@ -91,11 +91,11 @@ class Concurrent:
             return None
         for item in self._occurrences():
             depth = self._depth(item) or 0
-            lane = item.loops[depth].counter
+            lane, around = item.loops[depth].counter, item.loops[depth].node.label
             for inner in item.loops[depth + 1 :]:
                 if lane in symbols(inner.start):
                     return unsupported(
-                        f"loop '{inner.node.label}' starts elsewhere in every lane of loop '{item.loops[depth].node.label}'",
+                        f"loop '{inner.node.label}' starts elsewhere in every lane of loop '{around}'",
                         inner.node.loc,
                     )
         return None

@@ -161,8 +161,8 @@ def _kept_in_memory(loops: Sequence[For], name: str, source: Kernel) -> str | No
             index, extent = (format_expr(arg) for arg in _as_written(check, source).args)
             if extent.startswith(f"{name}."):
                 return (
-                    f"nothing shows that the index `{index}` stays below `{extent}` where '{name}' is reached: it is "
-                    f"checked in every iteration, so that '{name}' cannot be summed in a register; a loop over "
+                    f"nothing shows that the index `{index}` stays below `{extent}` where '{name}' is reached: it "
+                    f"is checked in every iteration, so that '{name}' cannot be summed in a register; a loop over "
                     f"`range({extent})` needs no check"
                 )
     return None
