@@ -15,6 +15,7 @@ from pyschedule.schedule.limits import UnrollLimits
 from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import (
+    edge_tiles,
     lane_choice,
     mapping,
     polling,
@@ -140,6 +141,9 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
     records += new
     kernel = simplify(kernel)
     if unrolls and target.copies:
+        # While the vectors of a register tile are still counted by loops.
+        kernel, tails = edge_tiles.split_tails(kernel)
+        records = _with_tails(records, tails)
         kernel = simplify(unrolling.unroll_registers(kernel, target))
         # The copies of a register tile stand one after another now, in the order in which loops were unrolled.
         file = registers.register_file(target, strict_math=kernel.strict_math)
@@ -153,6 +157,19 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
     verify(kernel)
     stages = {"source": source, "tiling": tiled, "vectorization": vectorized, "unroll": kernel}
     return Lowered(stages, tuple(dict.fromkeys(records)), crowded)  # what holds for several pieces is said once
+
+
+def _with_tails(records: list[Record], loops: tuple[str, ...]) -> list[Record]:
+    """What became of the tails of register tiles, with the vectorization of their loops."""
+    note = "edge tiles: what is left of a register tile runs one vector at a time, whole tiles without masks"
+    vectorized = [f"on loop '{loop}'" for loop in loops]
+    return [
+        dataclasses.replace(record, details=(*record.details, note))
+        if (record.transform, record.status) == ("Vectorization", "Applied")
+        and any(words in record.summary for words in vectorized)
+        else record
+        for record in records
+    ]
 
 
 def _with_notes(records: list[Record], notes: tuple[str, ...]) -> list[Record]:

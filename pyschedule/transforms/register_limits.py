@@ -68,7 +68,8 @@ class _Examination:
 
     def of(self, records: tuple[Record, ...], crowded: Sequence[str]) -> tuple[Record, ...]:
         found = uses(self.stages["unroll"], self.file)
-        tiles = {use.arrays: use for use in reversed(found) if use.is_tile}
+        # Of a loop of the source that stands in several versions the largest counts.
+        tiles = {(use.label, use.loc): use for use in reversed(found) if use.is_tile}
         records = _with_lines(records, tuple(self.line(use) for use in reversed(tiles.values())))
         warning = None
         if found and found[0].need > self.registers:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from pyschedule.analysis.registers import RegisterFile, accumulators, pressure
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Array, For, Kernel, Store
+from pyschedule.ir.nodes import Array, For, Kernel, Location, Store
 from pyschedule.ir.types import Vector
 from pyschedule.ir.visitors import Body, local_arrays, variables, walk, written_arrays
 from pyschedule.transforms.nest import innermost_loops
@@ -36,6 +36,7 @@ class Use:
     need: int
     held: int
     arrays: tuple[str, ...]
+    loc: Location | None = None
 
     @property
     def is_tile(self) -> bool:
@@ -73,7 +74,8 @@ def uses(kernel: Kernel, file: RegisterFile) -> list[Use]:
     for loop in innermost_loops(kernel.body):
         label = loop.label if isinstance(loop, For) else loop.source
         need, held = pressure(loop.body, file, tiles), accumulators(loop.body, file, tiles)
-        found.append(Use(label, loop.body, need, held, tuple(sorted(tiles & written_arrays(loop.body)))))
+        arrays = tuple(sorted(tiles & written_arrays(loop.body)))
+        found.append(Use(label, loop.body, need, held, arrays, loop.loc))
     return sorted(found, key=lambda use: -use.need)
 
 

@@ -67,7 +67,8 @@ def warning_of(kernel, *args, target=AVX512):
         (AVX512, "float64", 6, 32, 29, None),
         (AVX512, "float64", 14, 16, 31, None),
         (AVX512, "float64", 14, 32, 61, "i=14, j=16, with 31"),
-        (AVX2, "float32", 6, 16, 18, "i=5, j=16, with 16"),
+        (AVX2, "float32", 6, 16, 15, None),
+        (AVX2, "float32", 8, 16, 19, "i=6, j=16, with 15"),
         (AVX2, "float32", 4, 8, 7, None),
     ],
 )

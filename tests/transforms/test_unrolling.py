@@ -570,6 +570,7 @@ def test_around_a_register_tile_the_compiler_makes_the_copies():
     arrays = [counting(*shape).astype(np.float32) for shape in ((7, 9), (9, 70), (7, 70))]
     lowering = agrees(kernel, *arrays)
     assert "loop 'k': left to the target's compiler, by loop metadata" in details(lowering)
-    (loop,) = [loop for loop in loops(lowering.stages["unroll"].body) if loop.source == "k"]
-    assert loop.unroll == 4
-    assert len(loop.body) == 24, "six rows of four vectors, once"
+    whole, edge = [loop for loop in loops(lowering.stages["unroll"].body) if loop.source == "k"]
+    assert whole.unroll == edge.unroll == 4
+    assert len(whole.body) == 24, "six rows of four vectors, once"
+    assert len(edge.body) == 6, "six rows of one vector, once"
