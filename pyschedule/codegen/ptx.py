@@ -111,8 +111,7 @@ def widen(builder: Any, dtype: str, stored: Any) -> Any:
     """A stored element (or vector of them) as the value that is computed with."""
     lanes = stored.type.count if isinstance(stored.type, ir.VectorType) else 1
     if dtype == "float16":
-        half = builder.bitcast(stored, widened(ir.HalfType(), lanes))
-        return builder.fpext(half, widened(ir.FloatType(), lanes))
+        return _converted(builder, "llvm.convert.from.fp16.f32", stored, ir.FloatType())
     if dtype == "bfloat16":
         bits = builder.zext(stored, widened(INT32, lanes))
         return builder.bitcast(builder.shl(bits, constant(bits.type, 16)), widened(ir.FloatType(), lanes))
@@ -125,8 +124,7 @@ def narrow(builder: Any, dtype: str, value: Any) -> Any:
     """A value as it is stored; halves are rounded to nearest even, NaN stays NaN."""
     lanes = value.type.count if isinstance(value.type, ir.VectorType) else 1
     if dtype == "float16":
-        half = builder.fptrunc(value, widened(ir.HalfType(), lanes))
-        return builder.bitcast(half, widened(INT16, lanes))
+        return _converted(builder, "llvm.convert.to.fp16.f32", value, INT16)
     if dtype == "bfloat16":
         bits = builder.bitcast(value, widened(INT32, lanes))
         high = builder.lshr(bits, constant(bits.type, 16))
@@ -140,6 +138,25 @@ def narrow(builder: Any, dtype: str, value: Any) -> Any:
     if dtype == "bool":
         return builder.zext(value, widened(ir.IntType(8), lanes))
     return value
+
+
+def _converted(builder: Any, name: str, value: Any, result: Any) -> Any:
+    """A number, or a vector lane by lane, through an intrinsic between float32 and the 16 bits of a half.
+
+    Halves stay integers to LLVM: NVVM joins neighbouring accesses of eight elements of its type `half` into one that
+    it then calls an unsupported operation; of eight 16-bit integers it makes one access of 128 bits.
+    """
+    element = value.type.element if isinstance(value.type, ir.VectorType) else value.type
+    function = builder.module.declare_intrinsic(name, (), ir.FunctionType(result, [element]))
+    if element is value.type:
+        return builder.call(function, [value])
+    whole: Any = ir.Constant(ir.VectorType(result, value.type.count), ir.Undefined)
+    for lane in range(value.type.count):
+        index = ir.Constant(INT32, lane)
+        whole = builder.insert_element(
+            whole, builder.call(function, [builder.extract_element(value, index)]), index
+        )
+    return whole
 
 
 # -------------------------------------------------------------------------------------------- memory

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from pyschedule import spec, tile, unroll, vectorize
 from pyschedule.codegen import loop_markers
 from pyschedule.codegen.cuda_program import CudaProgram
 from pyschedule.codegen.numba_cuda import generate
@@ -166,3 +167,26 @@ def test_64_bit_programs_and_dynamic_shared_memory_compile() -> None:
     assert used.shared_bytes == 65_536
     assert np.isclose(used.occupancy, 16 / 64)
     assert ".extern .shared" in ptx
+
+
+@tile(i=(128, 8), j=(128, 8), k=16, stage={"A": "k.0", "B": "k.0"})
+@unroll("i")
+@unroll("j")
+def product_of_staged_tiles(A, B, C):
+    for i in range(C.shape[0]):
+        for j in range(C.shape[1]):
+            for k in range(B.shape[0]):
+                C[i, j] += A[i, k] * B[k, j]
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("lanes", [0, 4, 8])
+def test_eight_neighbouring_halves_are_one_access(arch: str, lanes: int) -> None:
+    """NVVM joins eight accesses of its type `half` into an "unsupported operation"; halves are integers to it."""
+    kernel = vectorize("j", lanes)(product_of_staged_tiles) if lanes else product_of_staged_tiles
+    matrix = spec("float16[256, 256]")
+    lowering = kernel.lower(matrix, matrix, matrix, target=f"cuda:{arch}")
+    ptx = lowering.ptx()
+    assert re.search(r"ld\.shared\.(v4\.[ub]32|v2\.[ub]64)", ptx) and "cvt.f32.f16" in ptx
+    used = lowering.resources()
+    assert used.spill_loads == used.spill_stores == 0
