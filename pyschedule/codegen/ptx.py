@@ -143,8 +143,8 @@ def narrow(builder: Any, dtype: str, value: Any) -> Any:
 def _converted(builder: Any, name: str, value: Any, result: Any) -> Any:
     """A number, or a vector lane by lane, through an intrinsic between float32 and the 16 bits of a half.
 
-    Halves stay integers to LLVM: NVVM joins neighbouring accesses of eight elements of its type `half` into one that
-    it then calls an unsupported operation; of eight 16-bit integers it makes one access of 128 bits.
+    Halves stay integers to LLVM: NVVM joins neighbouring accesses of eight elements of its type `half` into one
+    that it then calls an unsupported operation; of eight 16-bit integers it makes one access of 128 bits.
     """
     element = value.type.element if isinstance(value.type, ir.VectorType) else value.type
     function = builder.module.declare_intrinsic(name, (), ir.FunctionType(result, [element]))
