@@ -10,19 +10,25 @@ Half arrays are received as `uint16` arrays; `Array.dtype` says what the words m
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyschedule.codegen import outline
 from pyschedule.codegen.cpu_memory import MemoryWriter
 from pyschedule.codegen.emitter import INDENT
 from pyschedule.codegen.names import Names
 from pyschedule.codegen.program import Program
+from pyschedule.codegen.shares import Shares, fine_shares
 from pyschedule.codegen.words import NUMBA_NAMES, SIMD_NAMES
 from pyschedule.errors import InternalError
+from pyschedule.ir import build
 from pyschedule.ir.nodes import Array, Const, For, Kernel, Poll, Return, Var
 from pyschedule.ir.visitors import contains
 from pyschedule.schedule.targets import Target
 
 _MATH_NAMES = frozenset({"inf", "nan"})
 _OWN_NAMES = frozenset({"OPTIONS", "np"})
+#: The name, as a scalar, of where a thread's share of a loop ends; no scalar of a kernel has it.
+_LAST = "end of the share"
 
 
 def generate(kernel: Kernel, target: Target, *, parallel: bool, cache: bool = False) -> Program:
@@ -110,6 +116,9 @@ class CpuWriter(MemoryWriter):
     def parameter(self, param: Array | Var) -> str:
         return self.array(param.name) if isinstance(param, Array) else self.variable(param.name)
 
+    def variable(self, name: str) -> str:
+        return self.module.names.of("local", "last") if name == _LAST else super().variable(name)
+
     def definition(self, name: str, params: list[str]) -> str:
         """The text of the whole function."""
         lines = [*self.prologue(), *self.lines] or [f"{INDENT}pass"]
@@ -125,8 +134,11 @@ class CpuWriter(MemoryWriter):
             super().loop(stmt)
             return
         self.module.threaded = True
-        work, arguments = self.outlined(stmt)
+        shares = fine_shares(stmt, Var(_LAST))
+        work, arguments = self.outlined(stmt, shares)
         start, stop, step = (self.index(part) for part in (stmt.start, stmt.stop, stmt.step))
+        if shares is not None:
+            step = str(shares.step)
         trips = f"len(range({start}, {stop}, {step}))"
         call = f"{self.use('on_threads')}({work}, {trips}, ({', '.join([start, trips, step, *arguments])}))"
         raises = outline.raises(stmt.body)
@@ -159,7 +171,7 @@ class CpuWriter(MemoryWriter):
             else:
                 self.give_back(Return(tuple(Const(0, dtype) for dtype in self.kernel.scalar_results)))
 
-    def outlined(self, stmt: For) -> tuple[str, list[str]]:
+    def outlined(self, stmt: For, shares: Shares | None) -> tuple[str, list[str]]:
         """Writes the function of one piece of a parallel loop into the module: its name, and the arguments that it
         takes behind the piece and the range."""
         module = self.module
@@ -168,14 +180,14 @@ class CpuWriter(MemoryWriter):
         writer = CpuWriter(module, in_thread=True)
         writer.arrays = dict(self.arrays)
         writer.adopt(self, outer.scalars)
-        own = writer.piece(stmt)
+        own = writer.piece(stmt, shares)
         arguments = [*map(self.array, outer.arrays), *map(self.variable, outer.scalars)]
         if contains(stmt.body, Poll):
             arguments.append(module.control)
         module.functions.append(writer.definition(work, [*own, *arguments]))
         return work, arguments
 
-    def piece(self, stmt: For) -> list[str]:
+    def piece(self, stmt: For, shares: Shares | None) -> list[str]:
         """The neighbouring iterations of a parallel loop that are one thread's; the parameters that say which."""
         names = [
             self.module.names.of("local", name)
@@ -184,8 +196,9 @@ class CpuWriter(MemoryWriter):
         piece, pieces, start, trips, step, first, last = names
         self.line(f"{first} = {start} + {trips} * {piece} // {pieces} * {step}")
         self.line(f"{last} = {start} + {trips} * ({piece} + 1) // {pieces} * {step}")
-        self.enter(stmt)
-        header = f"for {self.variable(stmt.var)} in range({first}, {last}, {step}):"
+        self.enter(stmt if shares is None else replace(stmt, step=build.const(shares.step), max_trip=None))
+        stride = step if shares is None else self.index(stmt.step)
+        header = f"for {self.variable(stmt.var)} in range({first}, {last}, {stride}):"
         self.line(header, self.place(stmt.loc, f"loop {stmt.label}"))
-        self.looped(stmt.body, stmt.unroll)
+        self.looped(stmt.body if shares is None else shares.body, stmt.unroll)
         return names[:5]

@@ -330,6 +330,8 @@ class For(Stmt):
 
     `unroll` asks the back end: 0 nothing, 1 stay rolled (`nounroll`), N > 1 unroll by N, -1 unroll fully.
     `max_trip` is a compile-time upper bound of the trip count, where there is one.
+    `grain`: of a parallel loop over tiles of `step` values: tiles of so many would run in parallel as well, so that
+    what a thread gets may begin and end inside a tile.  `None`: nothing is known of parts of an iteration.
     """
 
     var: str
@@ -343,6 +345,7 @@ class For(Stmt):
     mapping: str = "serial"
     unroll: int = 0
     max_trip: int | None = None
+    grain: int | None = None
     loc: Location | None = field(default=None, compare=False)
 
     @property

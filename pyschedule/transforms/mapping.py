@@ -8,13 +8,14 @@ has hardware threads, since there a serial loop runs in one thread.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 from pyschedule.analysis.dependences import Dependences
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
 from pyschedule.ir.nodes import Alloc, Assign, Call, Expr, For, Kernel, Load, Stmt, Var
-from pyschedule.ir.visitors import local_arrays, loops, read_arrays, variables, walk_expr, written_arrays
+from pyschedule.ir.visitors import local_arrays, loops, read_arrays, rewrite, variables, walk_expr, written_arrays
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Tile
 from pyschedule.schedule.log import Record
@@ -24,6 +25,7 @@ from pyschedule.transforms.nest import (
     Body,
     Names,
     before,
+    clip,
     expanded,
     guarded,
     map_bodies,
@@ -58,9 +60,10 @@ def map_loops(
         spec = loop_names.parse(name or "")
         chosen = [loop for loop in loops(kernel.body) if spec is not None and spec.matches(loop)]
         for loop in chosen:
-            reason = _crosses(kernel, loop, dependences)
+            fine = _finer(kernel, loop, dependences)
+            reason = None if fine is not None else _crosses(kernel, loop, dependences)
             if reason is None:
-                kernel = _mapped(kernel, {loop.var: target.parallel_mapping[0]})
+                kernel = _mapped(kernel, {loop.var: target.parallel_mapping[0]}, fine)
                 notes.append(f"loop '{loop.label}' runs on the cores")
             else:
                 summary = f"parallel='{name}': {reason}"
@@ -112,13 +115,42 @@ def _crosses(kernel: Kernel, loop: For, dependences: Dependences) -> str | None:
     return None if conflict is None else str(conflict)
 
 
-def _mapped(kernel: Kernel, mapping: dict[str, str]) -> Kernel:
+def _finer(kernel: Kernel, loop: For, dependences: Dependences) -> int | None:
+    """The `grain` of a loop over tiles: so small might its tiles be, each a step of the loops that go through them,
+    and all run at once.  Tiles of the size that they have may so too, then."""
+    size = build.constant(loop.step)
+    inner = [
+        (part, form)
+        for part in loops(loop.body)
+        if (part.source, part.ordinal) == (loop.source, loop.ordinal)
+        and (form := tile_form(part)) is not None
+        and form.low == loop.counter
+    ]
+    spans = {form.size * form.step for _, form in inner}
+    if size is None or size <= 0 or spans != {size} or any(form.exact for _, form in inner):
+        return None
+    grain = math.lcm(*(form.step for _, form in inner))
+    if grain >= size or size % grain:
+        return None
+    smaller = {part.var: clip(build.add(loop.counter, grain), form.end, 1) for part, form in inner}
+
+    def cut(stmt: Stmt) -> Stmt | None:
+        if not isinstance(stmt, For) or stmt.var not in smaller:
+            return None
+        return dataclasses.replace(stmt, stop=smaller[stmt.var], max_trip=None)
+
+    fine = dataclasses.replace(loop, step=build.const(grain), body=rewrite(loop.body, cut), max_trip=None)
+    nest = with_body(kernel, replace_statement(kernel.body, loop, (fine,)))
+    return grain if _crosses(nest, fine, dependences) is None else None
+
+
+def _mapped(kernel: Kernel, mapping: dict[str, str], grain: int | None = None) -> Kernel:
     def visit(body: Body) -> Body:
         result: list[Stmt] = []
         for stmt in body:
             inner = map_bodies(stmt, visit)
             if isinstance(inner, For) and inner.var in mapping:
-                inner = dataclasses.replace(inner, mapping=mapping[inner.var])
+                inner = dataclasses.replace(inner, mapping=mapping[inner.var], grain=grain)
             result.append(inner)
         return tuple(result) if any(a is not b for a, b in zip(result, body, strict=True)) else body
 
@@ -131,9 +163,11 @@ def _outermost_tile(
     """The outermost loop over tiles that may run in parallel, if the nest has one."""
     loop: For | None = root
     while loop is not None:
-        if loop.piece == 0 and _crosses(kernel, loop, dependences) is None:
-            notes.append(f"loop '{loop.label}' runs on the cores")
-            return _mapped(kernel, {loop.var: target.parallel_mapping[0]})
+        if loop.piece == 0:
+            fine = _finer(kernel, loop, dependences)
+            if fine is not None or _crosses(kernel, loop, dependences) is None:
+                notes.append(f"loop '{loop.label}' runs on the cores")
+                return _mapped(kernel, {loop.var: target.parallel_mapping[0]}, fine)
         inner = [stmt for stmt in loop.body if isinstance(stmt, For)]
         loop = inner[0] if len(inner) == 1 else None
     return kernel
