@@ -3,10 +3,12 @@
 For `gemm(a, b, c, trans_b=True, out=out)` that function reads
 
     def run(a, b, c, out):
-        if _overlap(out, a) or _overlap(out, b) or _overlap(out, c): return _apart(a, b, c, out)
         v0 = b.T
-        _kernel0(a, v0, c, out, _number0, _number1)
+        try: _kernel0(a, v0, c, out, _number0, _number1)
+        except _OverlapError: return _apart(a, b, c, out)
         return out
+
+Of several kernels the first may have written before another one finds an overlap: `_overlap` looks before all then.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import numpy as np
 
 from operators.arrays import Operand
 from operators.foreign import NUMPY, Kind, broadcast, permuted
+from pyschedule.errors import OverlapError
 
 Run = Callable[..., Any]
 
@@ -89,6 +92,7 @@ class _Writer:
         self._space: dict[str, Any] = {
             "_overlap": kind.overlap,
             "_apart": apart,
+            "_OverlapError": OverlapError,
             "_broadcast": np.broadcast_to if kind is NUMPY else broadcast,
             "_permuted": np.ndarray.transpose if kind is NUMPY else permuted,
             "_indices": product,
@@ -100,16 +104,27 @@ class _Writer:
     def run(self) -> Run:
         given = ", ".join(self._arrays)
         others = [name for name in self._arrays if name != "out" and name in self._plan.read()]
-        if self._looks and "out" in self._plan.read() and others:
+        looks = self._looks and "out" in self._plan.read() and bool(others)
+        # A kernel looks before it writes: where it is all there is to do, nobody else needs to.
+        by_kernel = looks and self._kind is NUMPY and self._is_one_call()
+        if looks and not by_kernel:
             test = " or ".join(f"_overlap(out, {name})" for name in others)
             self._lines.append(f"if {test}: return _apart({given})")
         for step, kernel in zip(self._plan.steps, self._kernels, strict=True):
             self._step(step, kernel)
+        if by_kernel:
+            call = self._lines.pop()
+            self._lines += [f"try: {call}", f"except _OverlapError: return _apart({given})"]
         result = self._name(self._plan.result)
         self._lines.append(f"return {result}[()]" if self._plan.scalar else f"return {result}")
         text = "\n    ".join([f"def run({given}):", *self._lines]) + "\n"
         exec(compile(text, "<plan of an operator>", "exec"), self._space)
         return self._space["run"]  # type: ignore[no-any-return]
+
+    def _is_one_call(self) -> bool:
+        """Whether the plan is one call of a kernel that looks whether what it writes overlaps what it reads."""
+        (kernel, *others), (step, *_) = self._kernels, self._plan.steps
+        return not others and not step.over and hasattr(kernel, "prepared")
 
     def _step(self, step: Step, kernel: Any) -> None:
         name = self._constant("kernel", kernel)

@@ -36,6 +36,10 @@ class LegalityError(ScheduleError):
     """In strict mode: a well-formed request that could not be proved safe."""
 
 
+class OverlapError(ValueError):
+    """An array that a kernel writes shares memory with another argument; nothing has been written."""
+
+
 class ScheduleWarning(UserWarning):
     """A well-formed request that was skipped, because it could not be proved safe; results stay right."""
 

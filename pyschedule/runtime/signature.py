@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from pyschedule.errors import OverlapError
 from pyschedule.ir.signature import ArraySpec, ScalarSpec, Shaped
 from pyschedule.ir.types import BOOL, DTYPES, FLOAT64, INT64, WEAK_BOOL, WEAK_FLOAT, WEAK_INT, Scalar
 from pyschedule.schedule.targets import Target
@@ -158,9 +159,9 @@ def check_block_shape(name: str, fixed: tuple[int | None, ...] | None, shape: tu
 def check_written(array: np.ndarray[Any, Any], name: str) -> None:
     """`ValueError` for an array that the kernel writes and must not: read-only, or overlapping itself."""
     if not array.flags.writeable:
-        raise ValueError(f"{name}: the kernel writes it, and it is read-only")
+        raise OverlapError(f"{name}: the kernel writes it, and it is read-only")
     if not (array.flags.forc or array.size <= 1) and _overlaps_itself(array):
-        raise ValueError(f"{name}: the kernel writes it, and its elements overlap in memory; pass a copy")
+        raise OverlapError(f"{name}: the kernel writes it, and its elements overlap in memory; pass a copy")
 
 
 _EXACT_OVERLAP: Final = 1 << 20
@@ -191,14 +192,14 @@ _OVERLAP_WORK: Final[Any] = 100_000
 
 
 def check_apart(written: np.ndarray[Any, Any], name: str, other: np.ndarray[Any, Any], other_name: str) -> None:
-    """`ValueError` where an array that the kernel writes shares an element with another argument."""
+    """`OverlapError` where an array that the kernel writes shares an element with another argument."""
     try:
         if not np.shares_memory(written, other, max_work=_OVERLAP_WORK):
             return
         reason = f"overlaps {other_name} in memory"
     except np.exceptions.TooHardError:
         reason = f"could not be shown to be apart from {other_name} in memory"
-    raise ValueError(f"{name}: the kernel writes it, and it {reason}; pass a copy of one of them")
+    raise OverlapError(f"{name}: the kernel writes it, and it {reason}; pass a copy of one of them")
 
 
 # ------------------------------------------------------------------------------------------------- scalars
