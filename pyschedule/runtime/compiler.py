@@ -158,6 +158,8 @@ def usable_threads() -> int:
         return 1
     import numba
 
+    if numba.config.NUMBA_NUM_THREADS == 1:  # no mask may ask for more; get_num_threads takes its time
+        return 1
     return numba.get_num_threads()  # type: ignore[no-any-return]
 
 
