@@ -17,6 +17,9 @@ After - four vectors where there are four, else as many as there are:
             for k in range(K):
                 acc_b[0] += a[k] * b[k, j_e:j_e+16; lanes < N]
 
+Where no loop but those over registers has masks (b is a staged copy, padded), a whole tile keeps the masks of its
+stores, and serves as long as each of its vectors has a column.
+
 It fires where every statement of the tile stands in a loop over its vectors, and no vector of the tile needs
 another one: the loop over them may then stand around all of the others.  (Full and partial tiles are told apart
 in the same way by polyhedral compilers, for example C. Ancourt, F. Irigoin, *Scanning Polyhedra with DO Loops*,
@@ -48,6 +51,7 @@ from pyschedule.ir.types import Vector
 from pyschedule.ir.visitors import (
     children,
     counters,
+    loops,
     read_variables,
     rewrite,
     substitute,
@@ -65,6 +69,7 @@ from pyschedule.transforms.nest import (
     Body,
     Names,
     conjuncts,
+    exact_trips,
     first_access,
     innermost_loops,
     map_bodies,
@@ -98,15 +103,20 @@ class _Tile:
 def split_tails(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
     """The kernel with its register tiles split into whole and edge tiles, and its other tiles into whole ones and
     masked ones; and the user's names of the loops of register tiles whose tails these are."""
-    loops: list[str] = []
+    names: list[str] = []
     for part in _tile_bodies(kernel.body):
         tile = _tile(part, kernel)
         if tile is None:
             continue
-        new = _two(tile, _whole(part, tile), (_edge(part, tile, Names(kernel)),))
+        edge = (_edge(part, tile, Names(kernel)),)
+        if _masks_are_hot(tile, part):
+            new = _two(tile, _whole(part, tile), edge)
+        else:  # as long as there is something in each vector
+            last = build.add(tile.start, tile.size - tile.lanes)
+            new = If(build.compare("<", last, tile.end), part, edge, loc=tile.loops[0].loc)
         kernel = with_body(kernel, _with_tail_replaced(kernel.body, part, new))
-        loops.append(tile.loops[0].source)
-    return _with_whole_vectors(kernel), tuple(dict.fromkeys(loops))
+        names.append(tile.loops[0].source)
+    return _with_whole_vectors(kernel), tuple(dict.fromkeys(names))
 
 
 def _with_whole_vectors(kernel: Kernel) -> Kernel:
@@ -179,20 +189,20 @@ def _tile(part: Body, kernel: Kernel) -> _Tile | None:
         return None
     if len(allocated) != sum(isinstance(stmt, Alloc) for stmt in walk(part)):
         return None
-    loops = _loops_over_vectors(part, frozenset(allocated))
-    if not loops:
+    over = _loops_over_vectors(part, frozenset(allocated))
+    if not over:
         return None
-    first, form = loops[0], tile_form(loops[0])
+    first, form = over[0], tile_form(over[0])
     lanes = build.constant(first.step)
     if form is None or lanes is None or lanes < 2 or form.size < 2:
         return None
-    if any((loop.start, loop.stop, loop.step) != (first.start, first.stop, first.step) for loop in loops):
+    if any((loop.start, loop.stop, loop.step) != (first.start, first.stop, first.step) for loop in over):
         return None
-    ends = {end for loop in loops for end in _ends(loop, lanes)}
-    axes = _axes(loops, allocated.keys(), lanes)
+    ends = {end for loop in over for end in _ends(loop, lanes)}
+    axes = _axes(over, allocated.keys(), lanes)
     if len(ends) != 1 or axes is None:
         return None
-    tile = _Tile(tuple(loops), first.start, form.size * lanes, lanes, ends.pop(), axes)
+    tile = _Tile(tuple(over), first.start, form.size * lanes, lanes, ends.pop(), axes)
     return tile if _may_run_in_turn(part, tile, kernel) else None
 
 
@@ -243,10 +253,10 @@ def _ends(loop: For, lanes: int) -> set[Expr]:
     }
 
 
-def _axes(loops: Sequence[For], registers: Iterable[str], lanes: int) -> dict[str, int] | None:
+def _axes(over: Sequence[For], registers: Iterable[str], lanes: int) -> dict[str, int] | None:
     """The axis of each register array that counts the vectors of all the loops."""
     axes: dict[str, int] = {}
-    for loop in loops:
+    for loop in over:
         for access in _accesses(loop.body):
             if access.array not in registers:
                 continue
@@ -325,6 +335,13 @@ def _one_axis_each(tile: _Tile, arrays: set[str]) -> bool:
 
 
 # -------------------------------------------------------------------------------------------- the two versions
+
+
+def _masks_are_hot(tile: _Tile, part: Body) -> bool:
+    """Whether there are masks in loops that run more often than registers are counted."""
+    often = [loop for loop in loops(part) if exact_trips(loop) is None]
+    inside = {id(stmt) for loop in often for stmt in walk(loop.body)}
+    return any(id(loop) in inside and _ends(loop, tile.lanes) for loop in tile.loops)
 
 
 def _whole(part: Body, tile: _Tile) -> Body:

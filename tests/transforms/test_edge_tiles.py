@@ -7,6 +7,7 @@ import pytest
 
 from pyschedule import tile, unroll, vectorize
 from pyschedule.ir.nodes import Alloc, If, Load, Store
+from pyschedule.ir.printer import format_expr
 from pyschedule.ir.visitors import bodies, expressions, loops, walk
 from pyschedule.transforms.nest import exact_trips
 from tests import support as compiled
@@ -202,3 +203,17 @@ def test_arguments_are_unchanged_by_tails():
     outside = np.ones(around.shape, bool)
     outside[1:8, 3:64] = False
     assert (around[outside] == before[outside]).all()
+
+
+def test_a_padded_copy_serves_as_long_as_each_vector_has_a_column():
+    """No mask stands in the loop over k: the whole tile is taken for 25 to 32 columns."""
+    staged = scheduled(product, **STAGED)
+    (split,) = [
+        stmt
+        for stmt in walk(staged.lower(*operands(7, 70, 5)).stages["unroll"].body)
+        if isinstance(stmt, If) and stmt.orelse and any(isinstance(inner, Alloc) for inner in walk(stmt.body))
+    ]
+    assert format_expr(split.test) == "j_0 + 24 < B.shape[1]"
+    assert masks(split.body) and not any(masks(loop.body) for loop in loops(split.body))
+    for columns in (24, 25, 31, 56, 57):
+        compiled.agrees(staged, *operands(7, columns, 4))
