@@ -13,6 +13,7 @@ from pyschedule.transforms.nest import exact_trips
 from tests import support as compiled
 from tests.transforms.stages import agrees
 
+STAGED = {"stage": {"B": "j.0"}, "order": "j.0 i.0 k i.1 j.1"}
 NOTE = "edge tiles: what is left of a register tile runs one vector at a time, whole tiles without masks"
 
 
@@ -75,9 +76,7 @@ def test_a_whole_tile_has_no_masks_and_an_edge_tile_one_vector():
     assert is_split(lowering)
 
 
-@pytest.mark.parametrize(
-    "more", [{}, {"stage": {"B": "j.0"}, "order": "j.0 i.0 k i.1 j.1"}], ids=["plain", "staged"]
-)
+@pytest.mark.parametrize("more", [{}, STAGED], ids=["plain", "staged"])
 def test_every_number_of_columns(more):
     kernel = scheduled(product, **more)
     for columns in (0, 1, 7, 8, 9, 31, 32, 33, 40, 63, 64, 65, 96, 97):
@@ -163,7 +162,7 @@ def test_a_sum_over_all_columns_is_not_repeated():
 
 def test_copies_of_whole_panels_have_no_masks():
     """Only what is left of the columns is copied under a mask."""
-    staged = scheduled(product, stage={"B": "j.0"}, order="j.0 i.0 k i.1 j.1")
+    staged = scheduled(product, **STAGED)
     lowering = staged.lower(*operands(7, 70, 5))
     copies = [
         stmt
@@ -213,7 +212,7 @@ def test_a_padded_copy_serves_as_long_as_each_vector_has_a_column():
         for stmt in walk(staged.lower(*operands(7, 70, 5)).stages["unroll"].body)
         if isinstance(stmt, If) and stmt.orelse and any(isinstance(inner, Alloc) for inner in walk(stmt.body))
     ]
-    assert format_expr(split.test) == "j_0 + 24 < B.shape[1]"
+    assert format_expr(split.test) == "j_0 + 24 < C.shape[1]"
     assert masks(split.body) and not any(masks(loop.body) for loop in loops(split.body))
     for columns in (24, 25, 31, 56, 57):
         compiled.agrees(staged, *operands(7, columns, 4))
