@@ -26,6 +26,7 @@ from pyschedule.transforms import (
     staging,
     statement_order,
     tiling,
+    unroll_limits,
     unroll_requests,
     unrolling,
     vectorization,
@@ -150,7 +151,7 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
         kernel = statement_order.order_statements(kernel, file)
     # Last: the loops that are hot now are those that must stay as they are.
     kernel, polls = polling.poll(kernel, schedule.of(Poll), target)
-    records += polls
+    records += [*polls, *unroll_limits.slow_to_compile(kernel, records)]
     if vectors:
         kernel, new = prefetching.prefetch_rows(kernel, target)
         records += new

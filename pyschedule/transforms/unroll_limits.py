@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pyschedule.errors import Unsupported
 from pyschedule.ir.nodes import BinOp, Compare, Const, Dim, Expr, For, If, Kernel, Load, Ramp, Stmt, Var, While
 from pyschedule.ir.types import lanes_of
 from pyschedule.ir.visitors import Body, children, may_break, variables, walk, walk_expr
 from pyschedule.schedule.limits import VARIABLE, UnrollLimits
+from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms.nest import exact_trips
 from pyschedule.transforms.registers import loops_over_registers
@@ -17,6 +18,9 @@ from pyschedule.transforms.registers import loops_over_registers
 _FEW_OPERATIONS = 128
 #: LLVM unrolls what it is told to up to so many instructions (`pragma-unroll-threshold`), and says nothing of more.
 _COMPILERS_LIMIT = 16384
+#: So many operations of a kernel take a compiler ten seconds or so (measured: 4731 of a product under three unrolls
+#: 13 s, 1427 of it 3 s, on one core of a virtual machine with AVX-512).
+_LONG_TO_COMPILE = 4000
 #: Operators that may fold once a counter is a constant, or a constant away from a multiple of the step.
 _FOLDING = ("%", "&", "//", ">>")
 
@@ -38,6 +42,23 @@ def check(limits: UnrollLimits, loop: For, copies: int, made: int) -> None:
                 f"{VARIABLE}={name}={count}, makes it possible",
                 loop.loc,
             )
+
+
+def slow_to_compile(kernel: Kernel, applied: Sequence[Record]) -> tuple[Record, ...]:
+    """A warning where the unrolls of a kernel, each within its limits, together make what takes long to compile.
+
+    Nested ones multiply: of three loops by 8 there are 512 copies, and those in the remainders.
+    """
+    count = operations(kernel.body)
+    made = [record for record in applied if (record.transform, record.status) == ("Unroll", "Applied")]
+    if count <= _LONG_TO_COMPILE or not made:
+        return ()
+    summary = (
+        f"the copies of all unrolls together are {count} operations, more than the {_LONG_TO_COMPILE} that compile "
+        f"in about ten seconds; the first call of each signature waits for that, later ones and other processes "
+        f"load it from the cache; a smaller factor of one of the loops makes fewer"
+    )
+    return (Record("Unroll", "Warning", summary, (), made[0].loc),)
 
 
 def _blocks(stmt: Stmt) -> int:

@@ -574,3 +574,23 @@ def test_around_a_register_tile_the_compiler_makes_the_copies():
     assert whole.unroll == edge.unroll == 4
     assert len(whole.body) == 24, "six rows of four vectors, once"
     assert len(edge.body) == 6, "six rows of one vector, once"
+
+
+def test_unrolls_that_together_take_long_to_compile_are_warned_of_and_carried_out_in_strict_mode_too():
+    def product(A, B, C):
+        for i in range(A.shape[0]):
+            for j in range(B.shape[1]):
+                for k in range(A.shape[1]):
+                    C[i, j] += A[i, k] * B[k, j]
+
+    def warned(*factors):
+        kernel = product
+        for name, factor in zip("ijk", factors, strict=True):
+            kernel = unroll(name, factor, strict=True)(kernel)
+        lowering = agrees(kernel, counting(9, 9), counting(9, 9), counting(9, 9), rtol=1e-5)
+        return [record for record in lowering.log if record.status == "Warning"]
+
+    assert not warned(4, 4, 4)
+    (record,) = warned(8, 8, 4)
+    assert record.transform == "Unroll" and record.loc is not None
+    assert "operations, more than the 4000" in record.summary and "a smaller factor" in record.summary
