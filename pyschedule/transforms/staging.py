@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
@@ -63,6 +63,7 @@ def stage(
     """
     refused: list[Record] = []
     notes: list[str] = []
+    named = {array for directive in directives for array, _ in directive.stage}
     for directive in directives:
         for array, label in directive.stage:
             try:
@@ -71,16 +72,18 @@ def stage(
                 summary = f"stage={{'{array}': '{label}'}}: {refusal.reason}"
                 refused.append(skipped("Staging", summary, directive.loc, refusal.place))
         if directive.automatic:
-            kernel = _automatic(kernel, target, notes, lanes)
+            kernel = _automatic(kernel, target, notes, lanes, named)
     return kernel, tuple(refused), tuple(notes)
 
 
-def _automatic(kernel: Kernel, target: Target, notes: list[str], lanes: frozenset[str]) -> Kernel:
-    """Every array that is only read, at the innermost loop over whole tiles around its reads, where it fits and
-    some loop inside reads the tile again."""
+def _automatic(
+    kernel: Kernel, target: Target, notes: list[str], lanes: frozenset[str], named: Collection[str]
+) -> Kernel:
+    """Every array that is only read and not `named` by a directive, at the innermost loop over whole tiles around
+    its reads, where it fits and some loop inside reads the tile again."""
     written = written_arrays(kernel.body)
     for array in kernel.array_params:
-        if array.name in written:
+        if array.name in written or array.name in named:
             continue
         reads = _reads(kernel.body, array.name)
         outer = [loop for read in reads for loop in read.loops if loop.piece == 0 and loop.mapping == "serial"]

@@ -93,6 +93,9 @@ def joined(directives: Sequence[Tile]) -> Tile:
         stage=tuple(pair for directive in directives for pair in directive.stage),
         parallel=next((directive.parallel for directive in directives if directive.parallel), None),
         automatic=any(directive.automatic for directive in directives),
+        display=next((directive.display for directive in directives if directive.display), "")
+        if sum(bool(directive.sizes) for directive in directives) == 1
+        else "",
     )
 
 

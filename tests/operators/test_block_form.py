@@ -99,3 +99,27 @@ def test_layer_norm_runs_over_whole_rows(target):
     wide = X.astype(np.float64)
     expected = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(Y, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_order_a_stage_and_a_parallel_piece_beside_the_shapes():
+    def blocks(A_block, B_block):
+        C_tile = [[0.0 for _ in range(16)] for _ in range(8)]
+        for i in range(8):
+            for j in range(16):
+                for k in range(32):
+                    C_tile[i][j] += A_block[i][k] * B_block[k][j]
+        return C_tile
+
+    kernel = tile(
+        input_shapes=[(64, 96), (96, 80)],
+        tile_shapes=[(8, 32), (32, 16)],
+        order="j.0 i.0 k.0 k.1 i.1 j.1",
+        stage={"B_block": "k.0"},
+        parallel="j.0",
+    )(blocks)
+    a, b = np.arange(64 * 96.0).reshape(64, 96) % 7, np.arange(96 * 80.0).reshape(96, 80) % 5
+    np.testing.assert_array_equal(kernel(a, b), a @ b)
+    log = str(kernel.lower(a, b).log)
+    assert "- Applied Tiling: (8, 32), (32, 16)" in log and "order: j.0 i.0 k.0 k.1 i.1 j.1" in log
+    assert "loop 'j.0' runs on the cores" in log
+    assert log.count("B_block") == 1 and "staged B_block at 'k.0' as 32 x 16" in log

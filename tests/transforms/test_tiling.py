@@ -320,7 +320,7 @@ def test_statements_between_loops_are_distributed():
 
 def test_a_scalar_between_two_loops_gets_an_element_an_iteration():
     lowering = agrees(tile(i=3, j=2, k=2)(kernels.gemm_scalar), *[counting(7, 7)] * 3)
-    assert "s_x" in details(lowering)
+    assert "s: 3x2 float32 kept in registers" in details(lowering)
     assert list(buffers(lowering.stages["tiling"], "register").values()) == ["3 x 2 float32"]
 
 
