@@ -85,6 +85,7 @@ class _Module:
         if "np" in self.used:
             imports += ["import numpy as np"]
         imports.append(f"from numba import {', '.join(sorted(self.used & NUMBA_NAMES | {'njit'}))}")
+        self.used.add("FewerPasses")
         if words := sorted(self.used & SIMD_NAMES):
             imports += ["", "from pyschedule.codegen.simd import (", *(f"{INDENT}{word}," for word in words), ")"]
         fastmath = "False" if self.kernel.strict_math else '{"contract"}'
@@ -95,6 +96,7 @@ class _Module:
             f'{INDENT}"boundscheck": False,',
             f'{INDENT}"fastmath": {fastmath},',
             f'{INDENT}"cache": {self.cache},',
+            f'{INDENT}"pipeline_class": FewerPasses,',
             "}",
         ]
         if self.threaded:  # machine code from Numba's cache calls into the library of the threads

@@ -15,6 +15,7 @@ _SIMD: Final = """
     gamma hypot isfinite isinf isnan lgamma log log1p log2 log10 remainder sin sinh sqrt tan tanh trunc
     checked_index checked_index_masked
     from_bfloat16 from_float16 to_bfloat16 to_float16
+    FewerPasses
     first_to_leave stop_requested
     stay_rolled unroll_by unroll_fully
     on_threads

@@ -93,12 +93,14 @@ from pyschedule.codegen.simd.memory import (
     store_strided_masked,
     stride,
 )
+from pyschedule.codegen.simd.passes import FewerPasses
 from pyschedule.codegen.simd.polling import first_to_leave, stop_requested
 from pyschedule.codegen.simd.prefetching import prefetch
 from pyschedule.codegen.simd.threads import on_threads
 from pyschedule.codegen.simd.types import VectorType
 
 __all__ = [
+    "FewerPasses",
     "VectorType",
     "absolute",
     "acos",

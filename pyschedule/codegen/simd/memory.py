@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import register_jitable
+from numba.np import arrayobj
 
 from pyschedule.codegen.simd.types import (
     BIT,
@@ -410,21 +410,6 @@ def stack(_typing: Any, dtype: Any, count: Any) -> Any:
     return types.CPointer(element)(dtype, count), codegen
 
 
-@intrinsic
-def misalignment(_typing: Any, array: Any) -> Any:
-    """How many elements past a 64-byte boundary the array's data begins."""
-    if not isinstance(array, types.Array):
-        return None
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array_type = signature.args[0]
-        address = builder.ptrtoint(_data(context, builder, array_type, args[0]), INT64)
-        within = builder.and_(address, ir.Constant(INT64, 63))
-        return builder.udiv(within, ir.Constant(INT64, element_bytes(array_type.dtype)))
-
-    return types.int64(array), codegen
-
-
 # ------------------------------------------------------------------------------------------------- vectors
 
 
@@ -477,10 +462,33 @@ def head(_typing: Any, count: Any, lanes: Any) -> Any:
     return VectorType(MASK, width)(types.int64, lanes), codegen
 
 
-@_compiled_where_called
-def scratch(count: Any, dtype: Any) -> Any:
-    """A one-dimensional array of `count` elements (none where negative), 64-byte aligned, contents undefined."""
-    room = np.empty(max(count, 0) + 64, dtype)
-    quantum = 64 // room.itemsize
-    first = (quantum - misalignment(room)) % quantum
-    return room[first : first + max(count, 0)]
+@intrinsic
+def scratch(_typing: Any, count: Any, dtype: Any) -> Any:
+    """A one-dimensional array of `count` elements (none where negative), 64-byte aligned, contents undefined.
+
+    `MemoryError` where there is no room.
+    """
+    if not _is_integer(count) or not isinstance(dtype, types.NumberClass):
+        return None
+    array_type = types.Array(dtype.dtype, 1, "C")
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        zero, size = ir.Constant(INT64, 0), ir.Constant(INT64, element_bytes(array_type.dtype))
+        number = builder.select(builder.icmp_signed("<", args[0], zero), zero, args[0])
+        product = builder.smul_with_overflow(number, size)
+        # What overflows is more than there can be: no allocation of so many bytes succeeds.
+        most = ir.Constant(INT64, (1 << 63) - 1)
+        size_in_bytes = builder.select(builder.extract_value(product, 1), most, builder.extract_value(product, 0))
+        owner = context.nrt.meminfo_alloc_aligned(builder, size_in_bytes, ir.Constant(INT32, 64))
+        array = arrayobj.make_array(array_type)(context, builder)
+        arrayobj.populate_array(
+            array,
+            data=builder.bitcast(context.nrt.meminfo_data(builder, owner), array.data.type),
+            shape=cgutils.pack_array(builder, [number], ty=INT64),
+            strides=cgutils.pack_array(builder, [size], ty=INT64),
+            itemsize=size,
+            meminfo=owner,
+        )
+        return array._getvalue()
+
+    return array_type(count, dtype), codegen
