@@ -22,7 +22,7 @@ import numpy as np
 
 from operators.arrays import Operand
 from operators.foreign import NUMPY, Kind, broadcast, permuted
-from pyschedule.errors import OverlapError
+from pyschedule import OverlapError
 
 Run = Callable[..., Any]
 

@@ -20,6 +20,7 @@ from pyschedule.errors import (
     KernelCancelled,
     KernelTimeout,
     LegalityError,
+    OverlapError,
     ScheduleError,
     ScheduleWarning,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "KernelCancelled",
     "KernelTimeout",
     "LegalityError",
+    "OverlapError",
     "ScheduleError",
     "ScheduleWarning",
     "__version__",
