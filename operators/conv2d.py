@@ -70,11 +70,15 @@ def conv2d(
     batch, channels, *image = (images.shape[axis] for axis in ((0, 3, 1, 2) if last else (0, 1, 2, 3)))
     filters, depth, *window = shape_of(weight, "weight", 4)
     groups = integer_of(groups, "groups", 1)
-    if filters < groups or filters % groups or channels != depth * groups:
+    if filters == 0:
+        raise ValueError(f"weight: one output channel at least is needed (shape {weight.shape})")
+    if filters % groups:
         raise ValueError(
-            f"groups={groups}: x has {channels} channels and weight is {weight.shape}; {groups} must divide "
-            f"{filters}, which is at least {groups}, and x must have {depth} * {groups} channels"
+            f"groups: a divisor of the {filters} output channels of weight (shape {weight.shape}) is needed, "
+            f"not {groups}"
         )
+    if channels != depth * groups:
+        raise ValueError(_channels_disagree(x, layout, channels, weight, groups))
     windows = windows_of((image[0], image[1]), (window[0], window[1]), stride, padding, dilation)
     require_shape(bias, "bias", (filters,))
     number = number_of(activation)
@@ -105,6 +109,18 @@ def _padded(images: Operand, windows: Windows, last: bool) -> tuple[Operand, lis
     shape[across] += left + right
     padded = filled(shape, images.dtype, 0.0)
     return padded, [Step(copy, (images, padded[tuple(inner)]))]
+
+
+def _channels_disagree(x: Operand, layout: str, channels: int, weight: Operand, groups: int) -> str:
+    """What is wrong with the channels of x, and whether they would be right in the other layout."""
+    depth = weight.shape[1]
+    needed = f"{depth}" if groups == 1 else f"{depth * groups}, which is {depth} for each of {groups} groups"
+    text = (
+        f"x: {channels} channels were given (shape {x.shape}, layout={layout!r}), and weight (shape "
+        f"{weight.shape}) needs {needed}"
+    )
+    other, place = ("NCHW", -3) if layout == "NHWC" else ("NHWC", -1)
+    return f"{text}; with layout={other!r} x has as many" if x.shape[place] == depth * groups else text
 
 
 def _by_channels(

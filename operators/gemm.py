@@ -42,7 +42,8 @@ def gemm(
     if depth != depth_of_b:
         of_a, of_b = ("a, transposed," if trans_a else "a"), ("b, transposed," if trans_b else "b")
         raise ValueError(
-            f"{of_a} is {(rows, depth)} and {of_b} is {(depth_of_b, columns)}: the inner extents disagree"
+            f"{of_a} is {(rows, depth)} and {of_b} is {(depth_of_b, columns)}: the first must have as many "
+            f"columns, {depth}, as the second has rows, {depth_of_b}"
         )
     added = None if c is None else _added(c, rows, columns)
     factors = _number(alpha, "alpha", dtype), _number(beta, "beta", dtype)
@@ -61,7 +62,10 @@ def _added(c: Operand, rows: int, columns: int) -> Operand:
     if c.ndim > 2 or any(
         extent not in (1, whole) for extent, whole in zip(reversed(c.shape), (columns, rows), strict=False)
     ):
-        raise ValueError(f"c: shape {c.shape} cannot be repeated to {(rows, columns)}")
+        raise ValueError(
+            f"c: shape {c.shape} cannot be repeated to the result's, {(rows, columns)}; two axes at most, each of "
+            "that extent or of 1, are needed"
+        )
     return c[(None,) * (2 - c.ndim)] if c.ndim < 2 else c
 
 

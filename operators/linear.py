@@ -31,7 +31,10 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: str | None = No
     if weight.ndim not in (1, 2):
         raise ValueError(f"weight: 1 or 2 dimensions are needed, not {weight.ndim} (shape {weight.shape})")
     if x.shape[-1] != weight.shape[-1]:
-        raise ValueError(f"x is {x.shape} and weight is {weight.shape}: their last extents disagree")
+        raise ValueError(
+            f"x is {x.shape} and weight is {weight.shape}: their last extents, {x.shape[-1]} and "
+            f"{weight.shape[-1]}, must be the same"
+        )
     require_shape(bias, "bias", weight.shape[:-1])
     result = new((*x.shape[:-1], *weight.shape[:-1]), dtype)
     matrix: Operand = weight[None] if weight.ndim == 1 else weight

@@ -28,11 +28,18 @@ def matmul(a: Any, b: Any, *, out: Any = None) -> Plan:
     left: Operand = a[None] if a.ndim == 1 else a
     right: Operand = b[:, None] if b.ndim == 1 else b
     if left.shape[-1] != right.shape[-2]:
-        raise ValueError(f"a is {a.shape} and b is {b.shape}: the inner extents disagree")
+        of_b = "the length of b" if b.ndim == 1 else "the last but one of b"
+        raise ValueError(
+            f"a is {a.shape} and b is {b.shape}: the last extent of a, {left.shape[-1]}, and {of_b}, "
+            f"{right.shape[-2]}, must be the same"
+        )
     try:
         batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     except ValueError:
-        raise ValueError(f"a is {a.shape} and b is {b.shape}: the axes before the last two disagree") from None
+        raise ValueError(
+            f"a is {a.shape} and b is {b.shape}: the extents before the last two, {left.shape[:-2]} and "
+            f"{right.shape[:-2]}, must be the same, or 1, from the last on"
+        ) from None
     shape = (*batch, *left.shape[-2:-1][: a.ndim - 1], *right.shape[-1:][: b.ndim - 1])
     result = result_of(out, shape, dtype)
     target = result if b.ndim > 1 else result[..., None]

@@ -15,7 +15,7 @@ def integer_of(value: Any, name: str, least: int) -> int:
     if number is None:
         raise TypeError(f"{name}: an integer is needed, not {value!r} ({type(value).__name__})")
     if number < least:
-        raise ValueError(f"{name}: {value!r} is less than {least}")
+        raise ValueError(f"{name}: at least {least} is needed, not {value!r}")
     return number
 
 

@@ -41,7 +41,10 @@ def windows_of(image: Pair, kernel: Pair, stride: Any, padding: Any, dilation: A
     if reach[0] > area[0] or reach[1] > area[1]:
         dilated = "" if reach == kernel else f" ({_by(kernel)} with dilation {dilations})"
         padded = "" if area == image else f" ({_by(image)} with padding {padding!r})"
-        raise ValueError(f"the window, {_by(reach)}{dilated}, is larger than the padded input, {_by(area)}{padded}")
+        raise ValueError(
+            f"weight: its window, {_by(reach)}{dilated}, is larger than the padded input, {_by(area)}{padded}; a "
+            "smaller window or more padding is needed"
+        )
     if 0 in image:
         raise ValueError(f"x: its images, {_by(image)}, are empty; only the batch and the channels may be")
     return Windows(
@@ -55,9 +58,9 @@ def pads_of(padding: Any, reach: Pair, strides: Pair) -> Pads:
         if padding == "valid":
             return (0, 0, 0, 0)
         if padding != "same":
-            raise ValueError(f"padding: {padding!r} is neither 'same' nor 'valid'")
+            raise ValueError(f"padding: 'same', 'valid', or 1, 2 or 4 integers are needed, not {padding!r}")
         if strides != (1, 1):
-            raise ValueError(f"padding='same' is for strides of 1, not {strides}")
+            raise ValueError(f"stride: with padding='same' a stride of 1 is needed, not {strides}")
         top, left = (reach[0] - 1) // 2, (reach[1] - 1) // 2
         return (top, reach[0] - 1 - top, left, reach[1] - 1 - left)
     numbers = integers_of(padding, "padding", 0, (1, 2, 4))

@@ -81,7 +81,7 @@ WRONG_TYPES = [True, 1.0, "a", None, (1, 1.0), (1, True), {"height": 1}]
 def test_what_is_no_integer(name, value):
     arguments = {"stride": 1, "padding": 0, "dilation": 1, name: value}
     if name == "padding" and value == "a":
-        with pytest.raises(ValueError, match="'a' is neither 'same' nor 'valid'"):
+        with pytest.raises(ValueError, match="padding: 'same', 'valid', or 1, 2 or 4 integers are needed, not 'a'"):
             windows_of((9, 9), (2, 2), **arguments)
     else:
         with pytest.raises(TypeError, match=name):
@@ -91,15 +91,15 @@ def test_what_is_no_integer(name, value):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ({"stride": 0}, "stride: 0 is less than 1"),
-        ({"stride": (1, -1)}, "stride: -1 is less than 1"),
-        ({"dilation": 0}, "dilation: 0 is less than 1"),
-        ({"padding": -1}, "padding: -1 is less than 0"),
-        ({"padding": (0, 0, 0, -2)}, "padding: -2 is less than 0"),
+        ({"stride": 0}, "stride: at least 1 is needed, not 0"),
+        ({"stride": (1, -1)}, "stride: at least 1 is needed, not -1"),
+        ({"dilation": 0}, "dilation: at least 1 is needed, not 0"),
+        ({"padding": -1}, "padding: at least 0 is needed, not -1"),
+        ({"padding": (0, 0, 0, -2)}, "padding: at least 0 is needed, not -2"),
         ({"stride": (1, 1, 1)}, "stride: 1 or 2 integers"),
         ({"padding": (1, 1, 1)}, "padding: 1, 2 or 4 integers"),
         ({"padding": ()}, "padding: 1, 2 or 4 integers"),
-        ({"padding": "same", "stride": (1, 2)}, r"'same' is for strides of 1, not \(1, 2\)"),
+        ({"padding": "same", "stride": (1, 2)}, r"with padding='same' a stride of 1 is needed, not \(1, 2\)"),
         ({"kernel": (0, 3)}, "0 x 3, is empty"),
         ({"image": (0, 5), "padding": 3}, "0 x 5, are empty"),
         ({"kernel": (7, 7)}, "window, 7 x 7, is larger than the padded input, 6 x 6"),

@@ -171,7 +171,7 @@ def test_alpha_0_reads_neither_factor():
 
 A, B = np.ones((2, 3)), np.ones((3, 5))
 WRONG = [
-    ((A, np.ones((4, 5))), {}, ValueError, "inner"),
+    ((A, np.ones((4, 5))), {}, ValueError, "as many columns"),
     ((A, B.astype(np.float32)), {}, TypeError, "float32"),
     ((np.ones(3), B), {}, ValueError, "^a: 2 dimensions"),
     ((A, B, np.ones((5, 2))), {}, ValueError, "^c: shape"),
@@ -184,7 +184,7 @@ WRONG = [
     ((A.astype(np.int8), B.astype(np.int8)), {"alpha": 0.5}, ValueError, "^alpha: a whole"),
     ((A.astype(np.int8), B.astype(np.int8), np.ones(5, np.int8)), {}, TypeError, "^c is int8; int32"),
     ((A, B), {"out": np.ones((5, 2))}, ValueError, "^out: shape"),
-    ((A, B), {"trans_a": True}, ValueError, "inner"),
+    ((A, B), {"trans_a": True}, ValueError, "as many columns"),
 ]
 
 

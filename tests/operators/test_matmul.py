@@ -249,12 +249,12 @@ def read_only(array):
 
 
 WRONG = [
-    ((np.ones((2, 3)), np.ones((4, 5))), {}, ValueError, "inner"),
+    ((np.ones((2, 3)), np.ones((4, 5))), {}, ValueError, "last extent of a"),
     ((np.ones((2, 3)), np.ones((3, 5), np.float32)), {}, TypeError, "b is float32, but a is float64"),
-    ((np.ones(3), np.ones((4, 5))), {}, ValueError, "inner"),
+    ((np.ones(3), np.ones((4, 5))), {}, ValueError, "last extent of a"),
     ((np.array(1.0), np.ones((1, 1))), {}, ValueError, "^a: one dimension"),
     (([[1.0]], np.ones((1, 1))), {}, TypeError, "^a: an array"),
-    ((np.ones((2, 3, 4)), np.ones((3, 4, 5))), {}, ValueError, "axes before"),
+    ((np.ones((2, 3, 4)), np.ones((3, 4, 5))), {}, ValueError, "extents before the last two"),
     ((np.ones((2, 2), complex), np.ones((2, 2), complex)), {}, TypeError, "^a: dtype complex128"),
     ((np.ones((2, 2), bool), np.ones((2, 2), bool)), {}, TypeError, "^a: dtype bool"),
     ((np.ones((2, 2), ">f4"), np.ones((2, 2), ">f4")), {}, TypeError, "^a: dtype >f4"),
