@@ -22,6 +22,8 @@ FEW = 4
 SOME = 24
 #: Up to so many multiplications a product is made from where its operands lie: packing would cost more.
 SMALL_WORK = 128**3
+#: Up to so many elements of B are read from where they lie for `SOME` rows: packing pays where more rows read them.
+READ_IN_PLACE = 1024 * 1024
 #: Up to so many elements a left operand may be read across its rows.
 CACHED = 128 * 1024
 #: Up to this depth 16 packed vectors of columns stay in the second cache.
@@ -83,6 +85,8 @@ def _form(left: Operand, right: Operand, target: Operand) -> str:
     if rows <= FEW:
         return kernels.ROW
     if rows * columns * depth <= (SMALL_WORK if in_rows else SMALL_WORK // 64):
+        return kernels.SMALL
+    if in_rows and rows <= SOME and depth * columns <= READ_IN_PLACE:
         return kernels.SMALL
     if depth > 1 and left.strides[1] != left.dtype.itemsize and rows * depth > CACHED:
         return kernels.TURNED_DEEP if depth > DEPTH else kernels.TURNED
