@@ -3,9 +3,11 @@
 For `C += A @ B` it reads
 
     def bound(A, B, C):
-        if _ps_overlap(C, A): _ps_apart(C, 'C', A, 'A')
+        if C is A: _ps_apart(C, 'C', A, 'A')
         if _ps_overlap(C, B): _ps_apart(C, 'C', B, 'B')
         (_ps_parallel if _ps_threads() > 1 else _ps_serial)(A, B, C)
+
+where C and A own their memory, and B is a view.
 """
 
 from __future__ import annotations
@@ -111,14 +113,15 @@ def bind(
     serial: Entrance,
     parallel: Entrance,
     calls: Calls,
+    owners: frozenset[str] = frozenset(),
 ) -> Entrance:
     """The function that calls the entry with arguments of which all that is fixed has been checked.
 
     `scalars` are examples of the scalar arguments: their types decide how they are passed on.  `calls` runs the
-    entries that can be stopped.
+    entries that can be stopped.  `owners` are the arrays that own their memory, and no views.
     """
     conversions = {name: arguments.scalar_conversion(name, value) for name, value in scalars.items()}
-    make = _factory(_source(plan, parameters, conversions, mode))
+    make = _factory(_source(plan, parameters, conversions, mode, owners))
     return make(  # type: ignore[no-any-return]
         plan,
         serial,
@@ -137,7 +140,11 @@ def _factory(text: str) -> Callable[..., Any]:
 
 
 def _source(
-    plan: Plan, parameters: arguments.Parameters, conversions: dict[str, tuple[str, bool]], mode: str
+    plan: Plan,
+    parameters: arguments.Parameters,
+    conversions: dict[str, tuple[str, bool]],
+    mode: str,
+    owners: frozenset[str],
 ) -> str:
     names = parameters.names
     lines = [f"def bound({', '.join(names)}):"]
@@ -151,9 +158,10 @@ def _source(
         for other in arrays:
             # Of two arrays that are both written, one test will do.
             if other != written and not (other in plan.written and other < written):
-                lines.append(
-                    f"    if _ps_overlap({written}, {other}): _ps_apart({written}, {written!r}, {other}, {other!r})"
-                )
+                # Two arrays that own their memory share it only if they are one.
+                both = {written, other} <= owners
+                test = f"{written} is {other}" if both else f"_ps_overlap({written}, {other})"
+                lines.append(f"    if {test}: _ps_apart({written}, {written!r}, {other}, {other!r})")
     for index, output in enumerate(plan.outputs):
         shape = "".join(f"{extent}, " for extent in output.shape)
         lines.append(f"    {output.name} = _ps_empty(({shape}), _ps_dtypes[{index}])")

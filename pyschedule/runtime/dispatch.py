@@ -194,7 +194,10 @@ class Dispatch:
             parallel = program("parallel")
         else:
             serial = program("serial")
-        return binding.bind(plan, self.parameters, scalars, mode, serial, parallel, self.calls)
+        owners = frozenset(
+            name for name, value in named.items() if isinstance(value, np.ndarray) and value.flags.owndata
+        )
+        return binding.bind(plan, self.parameters, scalars, mode, serial, parallel, self.calls, owners)
 
     @staticmethod
     def _mode(plan: Plan, named: dict[str, Any]) -> tuple[str, bool]:

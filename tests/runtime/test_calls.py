@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pyschedule import tile, unroll, vectorize
+from pyschedule import OverlapError, tile, unroll, vectorize
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -378,6 +378,24 @@ def test_a_prepared_call_still_looks_for_overlaps_and_at_values():
         accumulate.prepared(x[0], 3, 1.0)(x[0], 8, 1.0)
     with pytest.raises(ValueError, match=r"^y: axis 0"):
         add.prepared(x, y[:3], out)
+
+
+def test_arrays_that_own_their_memory_overlap_only_as_one():
+    """They are told apart by identity; views, made by the same call or not, by where they lie."""
+    x, y, out = (np.ones((4, 6), np.float32) for _ in range(3))
+    for call in (add, add.prepared(x, y, out)):
+        call(x, y, out)
+        with pytest.raises(OverlapError, match=r"^out: .*overlaps y"):
+            call(x, out, out)
+    assert (out == 2).all()
+    below = np.ones((8, 6), np.float32)
+    call = add.prepared(x, below[:4], out)
+    call(x, below[4:], out)
+    with pytest.raises(OverlapError, match=r"^out: .*overlaps y"):
+        add(x, below[1:5], below[2:6])
+    with pytest.raises(OverlapError, match=r"^out: .*overlaps y"):
+        call(x, out[:], out)
+    assert (below == 1).all()
 
 
 def test_what_cannot_be_prepared_is_the_kernel_itself():
