@@ -160,8 +160,8 @@ def _source(
             if other != written and not (other in plan.written and other < written):
                 # Two arrays that own their memory share it only if they are one.
                 both = {written, other} <= owners
-                test = f"{written} is {other}" if both else f"_ps_overlap({written}, {other})"
-                lines.append(f"    if {test}: _ps_apart({written}, {written!r}, {other}, {other!r})")
+                meet = f"{written} is {other}" if both else f"_ps_overlap({written}, {other})"
+                lines.append(f"    if {meet}: _ps_apart({written}, {written!r}, {other}, {other!r})")
     for index, output in enumerate(plan.outputs):
         shape = "".join(f"{extent}, " for extent in output.shape)
         lines.append(f"    {output.name} = _ps_empty(({shape}), _ps_dtypes[{index}])")
