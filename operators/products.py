@@ -28,6 +28,8 @@ READ_IN_PLACE = 1024 * 1024
 CACHED = 128 * 1024
 #: Up to this depth 16 packed vectors of columns stay in the second cache.
 DEPTH = 1280
+#: From so many multiplications on a matrix unit makes a product, where there is one.
+MATRIX_WORK = 32**3
 #: Up to so many multiplications each, the products of a batch are made by one kernel.
 BATCHED_WORK = 48**3
 
@@ -84,6 +86,8 @@ def _form(left: Operand, right: Operand, target: Operand) -> str:
         return kernels.DOTS
     if rows <= FEW:
         return kernels.ROW
+    if rows * columns * depth >= MATRIX_WORK and kernels.on_matrix_unit(left.dtype.name):
+        return kernels.MATRIX_DEEP if depth * size > 2 * DEPTH else kernels.MATRIX
     if rows * columns * depth <= (SMALL_WORK if in_rows else SMALL_WORK // 64):
         return kernels.SMALL
     if in_rows and rows <= SOME and depth * columns <= READ_IN_PLACE:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from operators.activations import GELU, GELU_TANH, RELU, ROOT_OF_HALF, SILU, TANH_CURVE, TANH_SLOPE
-from pyschedule import tile, unroll, vectorize
+from pyschedule import spec, tile, unroll, vectorize
 
 
 # On the CPU: 6 rows by 64 columns of C stay in vector registers while the depth k runs; a part of B that the
@@ -47,6 +47,7 @@ def gemm_kernel(A, B, C):
 #: How a product `Y[i, j] = f(sum over k)` is computed, by its shape and layout: see `schedule`.
 BLOCKED, DEEP, TURNED, TURNED_DEEP = "blocked", "deep", "turned", "turned-deep"
 SMALL, ROW, DOTS = "small", "row", "dots"
+MATRIX, MATRIX_DEEP = "matrix", "matrix-deep"
 
 
 def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: str = "") -> Callable[[Any], Any]:
@@ -62,6 +63,9 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
     - `DEEP`: the same, 1024 steps of k at a time; in between the sums are in memory.
     - `TURNED`, `TURNED_DEEP`: so too with 12 rows by 2 vectors, and A packed as well, for an A whose columns are
       contiguous.
+    - `MATRIX`: blocks of 32 rows by 32 columns, for a matrix unit.  Both operands are packed, 512 columns of B and
+      96 rows of A at a time, and every 32 rows of A go over all of the columns.
+    - `MATRIX_DEEP`: the same with 256 columns, 2048 steps of k at a time.
     - `SMALL`: as `BLOCKED`, with B read where it lies.
     - `ROW`: for results of few rows.  16 rows of B are read at a time, from end to end, and their multiples added
       to 256 vectors of sums in the first cache.
@@ -85,11 +89,27 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
             unroll("k", 4, target="cpu"),
         ]
 
+    def for_matrix_unit(columns: int, depth: int | None) -> list[Any]:
+        cut: dict[str, Any] = {"k": depth} if depth else {}
+        inner, outer = ("k.1", "k.0") if depth else ("k", "")
+        return [
+            tile(
+                **({"i": (96, 32), "j": (columns, 32)} | cut),
+                order=f"j.0 {outer} i.0 i.1 j.1 {inner} i.2 j.2",
+                stage={left: "i.0", right: outer or "j.0"},
+                parallel="i.0",
+                target="cpu",
+            ),
+            vectorize("j", width=lanes, target="cpu"),
+        ]
+
     on_cpu = {
         BLOCKED: packed(6, panel, None),
         DEEP: packed(6, panel, 1024),
         TURNED: packed(12, panel // 2, None, left),
         TURNED_DEEP: packed(12, panel // 2, 1024, left),
+        MATRIX: for_matrix_unit(512, None),
+        MATRIX_DEEP: for_matrix_unit(256, 2048),
         SMALL: [
             tile(
                 i=(48, 6),
@@ -129,6 +149,13 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
     return apply
 
 
+@cache
+def on_matrix_unit(dtype: str) -> bool:
+    """Whether this machine has a matrix unit for such elements."""
+    unit = integer_sum_kernel.lower(*[spec("int32[1, 1]")] * 2, 1, 1).target.matrix
+    return unit is not None and dtype in unit.types
+
+
 # ------------------------------------------------------------------------------------------------- the nests
 
 
@@ -155,6 +182,21 @@ def product_kernel(form: str, lanes: int) -> Any:
 def integer_product_kernel(form: str, lanes: int) -> Any:
     """As `product_kernel`, for integers, with sums in the result's width: int64 in 8 lanes, else int32."""
     wide = np.int64 if lanes < 16 else np.int32
+
+    if form in (MATRIX, MATRIX_DEEP):  # the unit adds to where the result lies
+
+        @schedule(form, lanes)
+        def integer_product_in_place(A, B, C):
+            """`C = A @ B` of integers."""
+            M, K = A.shape
+            _, N = B.shape
+            for i in range(M):
+                for j in range(N):
+                    C[i, j] = 0
+                    for k in range(K):
+                        C[i, j] += wide(A[i, k]) * wide(B[k, j])
+
+        return integer_product_in_place
 
     @schedule(form, lanes)
     def integer_product(A, B, C):

@@ -19,6 +19,7 @@ from pyschedule.codegen.names import Names
 from pyschedule.codegen.reuse import Reuse, runs
 from pyschedule.errors import InternalError
 from pyschedule.ir import build
+from pyschedule.ir.blocks import MatrixProduct, Pack
 from pyschedule.ir.nodes import Alloc, Array, Assign, Const, Expr, Kernel, Load, Prefetch, Stmt, Store, Var
 from pyschedule.ir.types import Scalar, Vector, element_of, lanes_of
 from pyschedule.ir.visitors import Body, expressions, variables, walk, walk_expr, written_variables
@@ -236,6 +237,41 @@ class MemoryWriter(VectorWriter):
     def prefetch(self, stmt: Prefetch) -> None:
         address = self.address(self.arrays[stmt.array], stmt.indices)
         self.line(f"{self.use('prefetch')}({self.array(stmt.array)}, {self.offset(address)})")
+
+    def pack(self, stmt: Pack) -> None:
+        tile, array = self.arrays[stmt.tile], self.arrays[stmt.array]
+        strides = self.strides(array)
+        groups, width = (build.constant(extent) or 0 for extent in tile.shape[-2:])
+        arguments = [
+            *(self.array(stmt.tile), self._block(tile, stmt.place)),
+            *(self.array(stmt.array), self.offset(self.address(array, stmt.indices))),
+            *(self.index(strides[axis]) for axis in stmt.axes),
+            *(self.index(stmt.lanes), self.index(stmt.depth)),
+            *map(str, (groups, width // stmt.group, stmt.group)),
+        ]
+        self.line(self.function("pack", arguments).text, self.place(stmt.loc))
+
+    def matrix_product(self, stmt: MatrixProduct) -> None:
+        array, left, right = (self.arrays[name] for name in (stmt.array, stmt.left, stmt.right))
+        (left_groups, left_width), (groups, width) = (
+            [build.constant(extent) or 0 for extent in buffer.shape[-2:]] for buffer in (left, right)
+        )
+        group = 4 // element_of(right.dtype).bytes
+        rows = left_groups * left_width // (groups * group)
+        arguments = [
+            *(self.array(stmt.array), self.offset(self.address(array, stmt.indices))),
+            self.index(self.strides(array)[stmt.axes[0]]),
+            *(self.index(stmt.rows), self.index(stmt.columns)),
+            *(self.array(stmt.left), self._block(left, (*stmt.left_place, build.ZERO))),
+            *(self.array(stmt.right), self._block(right, (*stmt.right_place, build.ZERO))),
+            self.index(stmt.steps),
+            *(str(rows), str(width // group), str(int(stmt.fresh))),
+        ]
+        self.line(self.function("matrix_product", arguments).text, self.place(stmt.loc))
+
+    def _block(self, buffer: Array, place: tuple[Expr, ...]) -> str:
+        """Where a block begins, of a buffer whose last two axes are blocks."""
+        return self.offset(self.address(buffer, (*place, build.ZERO, build.ZERO)))
 
     def _write(self, array: Array, stmt: Store, mask: Code | None) -> None:
         mask_lanes = lanes_of(stmt.mask.type) if mask is not None and stmt.mask is not None else 1

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from pyschedule.codegen.expressions import ExpressionWriter
 from pyschedule.errors import InternalError
+from pyschedule.ir.blocks import MatrixProduct, Pack
 from pyschedule.ir.nodes import (
     Alloc,
     Assign,
@@ -105,6 +106,10 @@ class Emitter(ExpressionWriter):
                 self.barrier()
             case Prefetch():
                 self.prefetch(stmt)
+            case Pack():
+                self.pack(stmt)
+            case MatrixProduct():
+                self.matrix_product(stmt)
             case Poll():
                 self.poll(stmt)
             case _:
@@ -124,6 +129,12 @@ class Emitter(ExpressionWriter):
 
     def prefetch(self, stmt: Prefetch) -> None:
         """Nothing, where no hints are taken."""
+
+    def pack(self, stmt: Pack) -> None:
+        raise NotImplementedError
+
+    def matrix_product(self, stmt: MatrixProduct) -> None:
+        raise NotImplementedError
 
     def poll(self, stmt: Poll) -> None:
         raise NotImplementedError

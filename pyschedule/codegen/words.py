@@ -19,7 +19,7 @@ _SIMD: Final = """
     first_to_leave stop_requested
     stay_rolled unroll_by unroll_fully
     on_threads
-    prefetch
+    matrix_product pack prefetch
     gather gather_masked head load load_masked load_strided load_strided_masked load_vector ramp scatter_masked
     scratch splat stack store store_masked store_strided_masked stride
 """

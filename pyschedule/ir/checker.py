@@ -11,6 +11,7 @@ from typing import Final
 
 from pyschedule.errors import InternalError
 from pyschedule.ir import build
+from pyschedule.ir.blocks import MatrixProduct, Pack
 from pyschedule.ir.functions import FUNCTIONS, REDUCTIONS
 from pyschedule.ir.nodes import (
     Alloc,
@@ -163,6 +164,23 @@ def indices_match_rank(found: Survey) -> Sentences:
     for dim, stmt in found.all(Dim):
         if not 0 <= dim.axis < found.arrays[dim.array].rank:
             yield f"{dim.array} has no axis {dim.axis} {_in(stmt)}"
+
+
+def blocks_fit_their_arrays(found: Survey) -> Sentences:
+    """A block has an axis of its array for each of its own, and buffers of packed blocks end in two fixed axes."""
+    packed: list[tuple[str, int, Stmt]] = [(stmt.tile, len(stmt.place) + 2, stmt) for stmt, _ in found.all(Pack)]
+    for product, _ in found.all(MatrixProduct):
+        packed += [(product.left, len(product.left_place) + 3, product)]
+        packed += [(product.right, len(product.right_place) + 3, product)]
+    for name, rank, stmt in packed:
+        shape = found.arrays[name].shape
+        if len(shape) != rank or any(build.constant(extent) is None for extent in shape[-2:]):
+            yield f"{name} holds no blocks where it is said to {_in(stmt)}"
+    blocks: list[tuple[Pack | MatrixProduct, Stmt]] = [*found.all(Pack), *found.all(MatrixProduct)]
+    for block, _ in blocks:
+        rank = found.arrays[block.array].rank
+        if len(block.indices) != rank or len({*block.axes} & set(range(rank))) != 2:
+            yield f"{block.array} of rank {rank} has no such block {_in(block)}"
 
 
 def operations_exist(found: Survey) -> Sentences:
@@ -375,6 +393,7 @@ NAMES: Final = (
 )
 TYPES: Final = (
     indices_match_rank,
+    blocks_fit_their_arrays,
     operations_exist,
     constants_fit_their_type,
     no_expression_is_a_half,

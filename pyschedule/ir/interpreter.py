@@ -25,8 +25,9 @@ from typing import Any, Final
 import numpy as np
 
 from pyschedule.errors import InternalError
-from pyschedule.ir import arithmetic
+from pyschedule.ir import arithmetic, block_execution
 from pyschedule.ir.arithmetic import numpy_dtype
+from pyschedule.ir.blocks import MatrixProduct, Pack
 from pyschedule.ir.evaluation import Env, Evaluate, Expressions, only
 from pyschedule.ir.nodes import (
     Alloc,
@@ -357,6 +358,12 @@ class _Compiler(Expressions):
 
     def _prefetch(self, stmt: Prefetch) -> Evaluate:
         return lambda env: None
+
+    def _pack(self, stmt: Pack) -> Evaluate:
+        return block_execution.pack(self, stmt)
+
+    def _matrixproduct(self, stmt: MatrixProduct) -> Evaluate:
+        return block_execution.product(self, stmt)
 
     def _poll(self, stmt: Poll) -> Evaluate:
         """Nobody cancels what is interpreted."""

@@ -6,10 +6,12 @@ Scalar expressions print as Python that computes them, with no parenthesis that 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import singledispatch
 from typing import Final
 
 from pyschedule.ir import build
+from pyschedule.ir.blocks import MatrixProduct, Pack
 from pyschedule.ir.nodes import (
     Alloc,
     Array,
@@ -329,6 +331,37 @@ def _(stmt: Barrier) -> list[str]:
 @_lines.register
 def _(stmt: Prefetch) -> list[str]:
     return [f"prefetch({_element(stmt.array, stmt.indices, None)})"]
+
+
+@_lines.register
+def _(stmt: Pack) -> list[str]:
+    block = _block_of(stmt.array, stmt.indices, dict(zip(stmt.axes, (stmt.lanes, stmt.depth), strict=True)))
+    groups = f", {stmt.group} of depth side by side" if stmt.group > 1 else ""
+    return [f"{_block_of(stmt.tile, stmt.place, {})} = pack({block}{groups})"]
+
+
+@_lines.register
+def _(stmt: MatrixProduct) -> list[str]:
+    target = _block_of(stmt.array, stmt.indices, dict(zip(stmt.axes, (stmt.rows, stmt.columns), strict=True)))
+    left, right = (
+        f"{name}[{', '.join([*map(format_expr, place), f':{_tight(stmt.steps)}'])}]"
+        for name, place in ((stmt.left, stmt.left_place), (stmt.right, stmt.right_place))
+    )
+    return [f"{target} {'=' if stmt.fresh else '+='} matrix_product({left}, {right})"]
+
+
+def _block_of(array: str, indices: tuple[Expr, ...], extents: Mapping[int, Expr]) -> str:
+    """A block that begins at `indices`, with its extents along some axes."""
+    parts = [
+        f"{format_expr(index)} : +{_tight(extents[axis])}" if axis in extents else format_expr(index)
+        for axis, index in enumerate(indices)
+    ]
+    return f"{array}[{', '.join(parts)}]"
+
+
+def _tight(expr: Expr) -> str:
+    text = format_expr(expr)
+    return text if text.isalnum() or text.endswith(")") else f"({text})"
 
 
 @_lines.register

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from pyschedule.ir.blocks import MatrixProduct, Pack
 from pyschedule.ir.nodes import (
     Alloc,
     Array,
@@ -27,7 +28,16 @@ from pyschedule.ir.nodes import (
     While,
 )
 from pyschedule.ir.types import Type, Vector, lanes_of
-from pyschedule.ir.visitors import Body, Loops, arrays, children, variable_types, written_variables
+from pyschedule.ir.visitors import (
+    Body,
+    Loops,
+    arrays,
+    block_reads,
+    block_writes,
+    children,
+    variable_types,
+    written_variables,
+)
 
 Node = TypeVar("Node")
 
@@ -86,6 +96,10 @@ def _body(found: Survey, body: Body, loops: Loops, bound: set[str], declared: se
             case Store() | Prefetch():
                 if stmt.array not in declared:
                     found.undeclared.append((stmt.array, stmt))
+            case Pack() | MatrixProduct():
+                for name in (*block_reads(stmt), *block_writes(stmt)):
+                    if name not in declared:
+                        found.undeclared.append((name, stmt))
             case For():
                 bound |= written_variables(stmt.body)
                 inside = bound | {stmt.var}

@@ -7,33 +7,23 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from pyschedule.ir.nodes import (
-    ROLE,
-    Alloc,
-    Array,
-    Assign,
-    Break,
-    Expr,
-    For,
-    Kernel,
-    Load,
-    Stmt,
-    Store,
-    Var,
-    While,
-)
+from pyschedule.ir.blocks import MatrixProduct, Pack
+from pyschedule.ir.nodes import ROLE, Alloc, Array, Assign, Break, Expr, For, Kernel, Load, Stmt, Store, Var, While
 from pyschedule.ir.types import INT64, Type
 
 Body = tuple[Stmt, ...]
 
 
 @cache
-def _fields(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the fields of a class that hold expressions, and of those that hold statements."""
+def _fields(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The names of the fields of a class that hold expressions, of those that hold statements, and of those that
+    hold what it stands for."""
     fields = dataclasses.fields(kind)
-    children = tuple(item.name for item in fields if item.metadata.get(ROLE) == "child")
-    bodies = tuple(item.name for item in fields if item.metadata.get(ROLE) == "body")
-    return children, bodies
+    children, bodies, meanings = (
+        tuple(item.name for item in fields if item.metadata.get(ROLE) == role)
+        for role in ("child", "body", "meaning")
+    )
+    return children, bodies, meanings
 
 
 def _expression_fields(node: Any) -> tuple[str, ...]:
@@ -42,6 +32,10 @@ def _expression_fields(node: Any) -> tuple[str, ...]:
 
 def _body_fields(node: Any) -> tuple[str, ...]:
     return _fields(node.__class__)[1]
+
+
+def _meaning_fields(node: Any) -> tuple[str, ...]:
+    return _fields(node.__class__)[2]
 
 
 def children(node: Any) -> Iterator[Expr]:
@@ -147,6 +141,7 @@ def rewrite(
         if expression is not None:
             new = map_children(new, lambda part: rewrite_expr(part, expression))
         inner = {name: rewrite(getattr(new, name), statement, expression) for name in _body_fields(new)}
+        inner |= {name: rewrite(getattr(new, name), None, expression) for name in _meaning_fields(new)}
         inner = {name: value for name, value in inner.items() if value is not getattr(new, name)}
         if inner:
             new = dataclasses.replace(new, **inner)
@@ -191,11 +186,33 @@ def counters(body: Body) -> set[str]:
 
 
 def read_arrays(body: Body) -> set[str]:
-    return {part.array for part in expressions(body) if isinstance(part, Load)}
+    loaded = {part.array for part in expressions(body) if isinstance(part, Load)}
+    return loaded.union(*(block_reads(stmt) for stmt in walk(body)))
 
 
 def written_arrays(body: Body) -> set[str]:
-    return {stmt.array for stmt in walk(body) if isinstance(stmt, Store)}
+    return {stmt.array for stmt in walk(body) if isinstance(stmt, Store)}.union(*map(block_writes, walk(body)))
+
+
+def block_reads(stmt: Stmt) -> tuple[str, ...]:
+    """The arrays of which a statement reads blocks."""
+    if isinstance(stmt, MatrixProduct):
+        return (stmt.left, stmt.right) if stmt.fresh else (stmt.array, stmt.left, stmt.right)
+    return (stmt.array,) if isinstance(stmt, Pack) else ()
+
+
+def block_writes(stmt: Stmt) -> tuple[str, ...]:
+    """The arrays of which a statement writes blocks."""
+    return (stmt.array,) if isinstance(stmt, MatrixProduct) else (stmt.tile,) if isinstance(stmt, Pack) else ()
+
+
+def with_blocks_of(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
+    """The statement on blocks of other arrays, by their present names; itself where none is renamed."""
+    fields = ("tile", "array") if isinstance(stmt, Pack) else ("array", "left", "right")
+    if not isinstance(stmt, (Pack, MatrixProduct)) or not any(getattr(stmt, name) in names for name in fields):
+        return stmt
+    changed: dict[str, Any] = {name: names.get(getattr(stmt, name), getattr(stmt, name)) for name in fields}
+    return dataclasses.replace(stmt, **changed)
 
 
 def local_arrays(body: Body) -> dict[str, Array]:

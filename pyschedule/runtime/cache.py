@@ -29,6 +29,7 @@ import numpy as np
 from pyschedule.runtime.codec import decode, encode
 from pyschedule.runtime.plan import Plan
 from pyschedule.runtime.warn import logger
+from pyschedule.schedule.targets import host
 
 _FORMAT = 1
 
@@ -95,6 +96,7 @@ def environment_digest() -> str:
         llvm.get_process_triple(),
         llvm.get_host_cpu_name(),
         features.flatten(),
+        repr(host().matrix),  # the system may keep its registers from a process
         *(f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("NUMBA_CPU_")),
     )
 

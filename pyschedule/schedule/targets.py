@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from pyschedule.errors import ScheduleError
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixUnit:
+    """Registers that hold tiles of matrices: `rows` rows of `row_bytes` bytes each.
+
+    An instruction multiplies a tile of `rows` rows by a depth of `row_bytes` bytes with one of that depth by `rows`
+    columns, and adds the products to a tile of 32-bit sums.  In the second tile the elements of four bytes of depth
+    stand side by side.  `types`: what it multiplies; halves are summed in float32, integers of one byte in int32.
+    """
+
+    name: str
+    rows: int
+    row_bytes: int
+    types: tuple[str, ...]
+
+    def depth(self, element_bytes: int) -> int:
+        """How deep a tile is, in elements."""
+        return self.row_bytes // element_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +48,7 @@ class Target:
     `cache_line`: bytes that memory hands over at once; 0 where no prefetches are wanted.
     `register_bytes`: what all registers of a thread hold.
     `threads_per_block`: (preferred, largest).
+    `matrix`: the unit for products of matrices, where there is one.
     """
 
     kind: str
@@ -45,6 +69,7 @@ class Target:
     cores: int = 1
     threads_per_block: tuple[int, int] = (1, 1)
     compute_capability: tuple[int, int] | None = None
+    matrix: MatrixUnit | None = None
 
     def lanes(self, element_bytes: int) -> int:
         return max(1, self.vector_bytes // element_bytes)
@@ -78,7 +103,42 @@ def host() -> Target:
         folds=("vectors", "broadcasts") if wide else ("vectors",) if avx else (),
         cache_line=64,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        matrix=_matrix_unit(features),
     )
+
+
+#: `arch_prctl` asks the kernel for registers that a process may not use unless it asks (Linux, Documentation/arch/
+#: x86/xstate.rst); 18 are the data of AMX tiles.
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+
+
+def amx(features: Mapping[str, bool]) -> MatrixUnit | None:
+    """The unit of a processor with these features, by LLVM's names (Intel 64 and IA-32 Architectures Software
+    Developer's Manual, volume 1, chapter "Programming with Intel AMX")."""
+    types = [
+        *(["int8", "uint8"] if features.get("amx-int8", False) else []),
+        *(["bfloat16"] if features.get("amx-bf16", False) else []),
+    ]
+    # Operands are packed with masks of 64 lanes of one byte.
+    whole = features.get("amx-tile", False) and features.get("avx512bw", False)
+    return MatrixUnit("AMX", 16, 64, tuple(types)) if types and whole else None
+
+
+def _matrix_unit(features: Mapping[str, bool]) -> MatrixUnit | None:
+    """AMX, where the processor has it, the compiler may use it, and the system lets this process."""
+    chosen = os.environ.get("NUMBA_CPU_FEATURES")
+    if chosen is not None:
+        features = {name: on and f"+{name}" in chosen.split(",") for name, on in features.items()}
+    elif os.environ.get("NUMBA_CPU_NAME"):
+        return None  # Numba then compiles for the features that a processor of that name has
+    unit = amx(features)
+    if unit is None or sys.platform != "linux" or platform.machine() != "x86_64":
+        return None
+    try:
+        refused = ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)
+    except (OSError, AttributeError):
+        return None
+    return None if refused else unit
 
 
 #: Shared memory a block may use, bytes, by compute capability (CUDA C++ Programming Guide, technical

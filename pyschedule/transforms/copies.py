@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from pyschedule.ir.nodes import Alloc, Assign, Expr, For, Load, Stmt, Store, Var
-from pyschedule.ir.visitors import counters, local_arrays, rewrite, substitute
+from pyschedule.ir.visitors import counters, local_arrays, rewrite, substitute, with_blocks_of
 from pyschedule.transforms.nest import Body, Names
 
 
@@ -38,7 +38,7 @@ def renamed_buffers(body: Body, names: Names) -> Body:
             return dataclasses.replace(stmt, array=own)
         if isinstance(stmt, Store) and stmt.array in buffers:
             return dataclasses.replace(stmt, array=buffers[stmt.array])
-        return None
+        return with_blocks_of(stmt, buffers)
 
     def expression(expr: Expr) -> Expr | None:
         if isinstance(expr, Load) and expr.array in buffers:

@@ -15,7 +15,7 @@ from pyschedule.ir.visitors import arrays, children, walk, walk_expr
 from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Vectorize
 from pyschedule.schedule.targets import Target
-from pyschedule.transforms import bands
+from pyschedule.transforms import bands, matrix_unit
 from pyschedule.transforms.nest import Body, uncounted
 
 #: Why these loops of a kernel may not run in lanes of a width, or `None`.
@@ -55,7 +55,9 @@ def innermost_pieces(kernel: Kernel) -> dict[tuple[str, int], list[For]]:
             key = (stmt.source, stmt.ordinal)
             if deepest[key] == (-1 if stmt.piece is None else stmt.piece):
                 found[key].append(stmt)
-    return found
+    # What is left around a product of the matrix unit are tiles, however far inside they are.
+    kept = {key: [loop for loop in group if not matrix_unit.makes(loop)] for key, group in found.items()}
+    return {key: group for key, group in kept.items() if group}
 
 
 def lanes_asked_for(

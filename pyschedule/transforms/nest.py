@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pyschedule.ir import build
+from pyschedule.ir.blocks import MatrixProduct, Pack
 from pyschedule.ir.nodes import Assign, BoolOp, Break, Call, Expr, For, If, Kernel, Load, Stmt, Store, Var, While
 from pyschedule.ir.types import BOOL, INT64
 from pyschedule.ir.visitors import (
@@ -200,6 +201,8 @@ def skeleton(kernel: Kernel) -> Kernel:
     the source, at the times at which they now run."""
 
     def drop(stmt: Stmt) -> Stmt | Body | None:
+        if isinstance(stmt, (Pack, MatrixProduct)):
+            return stmt.meaning if isinstance(stmt, MatrixProduct) else ()
         if isinstance(stmt, (Assign, Store)) and stmt.origin is None:
             return ()
         if isinstance(stmt, (For, If)) and not stmt.body and not getattr(stmt, "orelse", ()):

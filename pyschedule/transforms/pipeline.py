@@ -18,6 +18,7 @@ from pyschedule.transforms import (
     edge_tiles,
     lane_choice,
     mapping,
+    matrix_unit,
     polling,
     prefetching,
     promotion,
@@ -112,6 +113,9 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
     block_form = any(tile.automatic for tile in tiles)
     lanes = lane_choice.lanes_asked_for(kernel, vectors, target, innermost=block_form)
     kernel, refused, notes = mapping.map_loops(kernel, tiles, target, dependences, lanes)
+    # The matrix unit before promotion and staging: it has registers of its own for sums, and an order for operands.
+    kernel, tiles, new = matrix_unit.use_matrix_unit(kernel, tiles, target)
+    records += new
     # Promotion before staging: it gives tiles their constant size, which the buffers are padded to.
     # Without directives only halves are promoted: they are rounded once whatever is asked for.
     asked = bool(tiles or vectors or unrolls or target.thread_mapping)

@@ -31,6 +31,7 @@ import math
 from dataclasses import dataclass
 
 from pyschedule.ir import build
+from pyschedule.ir.blocks import MatrixProduct
 from pyschedule.ir.nodes import (
     Alloc,
     Array,
@@ -110,7 +111,8 @@ def promote(
     notes: list[str] = []
     declared = arrays(kernel)
     body = kernel.body
-    for name in sorted(written_arrays(kernel.body)):
+    blocks = {stmt.array for stmt in walk(body) if isinstance(stmt, MatrixProduct)}  # stay where it writes them
+    for name in sorted(written_arrays(body) - blocks):
         if name in declared and declared[name].space != "register" and (only is None or name in only):
             before = len(notes)
             body = _promote(body, declared[name], target, names, notes)

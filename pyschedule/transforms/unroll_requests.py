@@ -13,7 +13,7 @@ from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Unroll
 from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
-from pyschedule.transforms import bands
+from pyschedule.transforms import bands, matrix_unit
 from pyschedule.transforms.lane_choice import innermost_pieces
 from pyschedule.transforms.nest import runners, uncounted
 from pyschedule.transforms.registers import register_file
@@ -99,6 +99,9 @@ def refusals_of_names(kernel: Kernel, directive: Unroll) -> list[Record]:
     spec = None if directive.loop is None else loop_names.parse(directive.loop)
     if spec is None:
         return []
+    if matrix_unit.takes(kernel, directive.loop, innermost_pieces(kernel)):
+        text = f"loop '{directive.loop}' is the matrix unit's: there is nothing to unroll"
+        return [Record("Unroll", "Note", text, (), directive.loc, silent=True)]
     loops = [stmt for stmt in walk(kernel.body) if isinstance(stmt, (For, While))]
     if any(isinstance(loop, For) and spec.matches(loop) for loop in loops):
         return []

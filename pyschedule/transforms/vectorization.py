@@ -38,7 +38,7 @@ from pyschedule.ir.visitors import (
 from pyschedule.schedule.directives import Vectorize
 from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
-from pyschedule.transforms import lanes
+from pyschedule.transforms import lanes, matrix_unit
 from pyschedule.transforms.copies import renamed_counters, renamed_scalars
 from pyschedule.transforms.lane_choice import (
     Choice,
@@ -47,6 +47,7 @@ from pyschedule.transforms.lane_choice import (
     choose,
     element_bytes,
     has_origin,
+    innermost_pieces,
     ways,
 )
 from pyschedule.transforms.nest import (
@@ -86,6 +87,10 @@ def vectorize(
     records: list[Record] = []
     proof = _Proof(kernel, dependences, {})
     for directive in directives:
+        if matrix_unit.takes(kernel, directive.loop, innermost_pieces(kernel)):
+            text = f"loop '{directive.loop}' is the matrix unit's: its tiles are the lanes"
+            records.append(Record("Vectorization", "Note", text, (), directive.loc, silent=True))
+            continue
         try:
             choices = choose(kernel, directive, target, innermost, functools.partial(_refusal, proof))
         except Unsupported as refusal:
@@ -111,6 +116,8 @@ def _refusal(proof: _Proof, kernel: Kernel, loops: Sequence[For], width: int) ->
             return f"the iterations of loop '{loop.label}' run on {runners(loop)}; give it an inner tile"
     if any(lanes_of(part.type) > 1 for loop in loops for part in expressions(loop.body)):
         return f"what is in loop '{loops[0].source}' runs in lanes already"
+    if any(matrix_unit.products(loop.body) for loop in loops):
+        return f"the matrix unit multiplies inside loop '{loops[0].source}'"
     for loop in loops:
         unsure = _checked(loop, proof.dependences.kernel)
         if unsure is not None:

@@ -8,6 +8,7 @@ import pytest
 
 from pyschedule.errors import InternalError
 from pyschedule.ir import checker
+from pyschedule.ir.blocks import MatrixProduct, Pack
 from pyschedule.ir.build import TRUE, const
 from pyschedule.ir.nodes import (
     Alloc,
@@ -101,6 +102,15 @@ BROKEN: dict[str, list[tuple[Kernel, str]]] = {
         (one(store("A", 0, load("A"))), "A of rank 1 has 0 indices"),
         (one(store("A", (f32(0),), f32(0))), "the index 0.0 is no integer"),
         (one(Assign("x", Dim("A", 1), INT64)), "A has no axis 1"),
+    ],
+    "blocks_fit_their_arrays": [
+        (one(Alloc(local("T", 2, 16, 4)), Pack("T", (), "A", (N,), (0, 1), N, N, 4)), "T holds no blocks"),
+        (one(Alloc(local("T", 2, N, 4)), Pack("T", (N,), "A", (N,), (0, 1), N, N, 4)), "T holds no blocks"),
+        (one(Alloc(local("T", 16, 4)), Pack("T", (), "A", (N,), (0, 1), N, N, 4)), "A of rank 1 has no such block"),
+        (
+            one(Alloc(local("T", 2, 16, 4)), MatrixProduct("A", (N,), (0, 0), N, N, "T", (), "T", (), N, True)),
+            "A of rank 1 has no such block",
+        ),
     ],
     "operations_exist": [
         (one(Assign("x", BinOp("/", N, N, INT64), INT64)), "there is no / of int64"),

@@ -74,6 +74,7 @@ from pyschedule.codegen.simd.functions import (
 )
 from pyschedule.codegen.simd.halves import from_bfloat16, from_float16, to_bfloat16, to_float16
 from pyschedule.codegen.simd.loops import stay_rolled, unroll_by, unroll_fully
+from pyschedule.codegen.simd.matrix import matrix_product, pack
 from pyschedule.codegen.simd.memory import (
     gather,
     gather_masked,
@@ -149,11 +150,13 @@ __all__ = [
     "log1p",
     "log2",
     "log10",
+    "matrix_product",
     "maximum",
     "minimum",
     "mod",
     "muladd",
     "on_threads",
+    "pack",
     "pmax",
     "pmin",
     "power",

@@ -1,0 +1,136 @@
+"""The operands of a matrix unit: staged as blocks, in the order in which it reads them (see `matrix_unit`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from pyschedule.errors import Unsupported
+from pyschedule.ir import build
+from pyschedule.ir.blocks import Pack
+from pyschedule.ir.nodes import Array, Expr, For, Kernel, Load, Var
+from pyschedule.ir.types import element_of
+from pyschedule.ir.visitors import (
+    arrays,
+    expressions,
+    loops,
+    variables,
+    walk_expr,
+    written_arrays,
+    written_variables,
+)
+from pyschedule.schedule.targets import Target
+from pyschedule.transforms import reach
+from pyschedule.transforms.nest import Body, Names, TileForm, guarded
+from pyschedule.transforms.staging_buffers import Axis, Read, buffer_of
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """What an operand's rows or columns count: the innermost piece of their loop, and its form as a tile."""
+
+    loop: For
+    form: TileForm
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A staged operand: its buffer, where its blocks begin there, and the copy that fills it."""
+
+    buffer: Array
+    place: tuple[Expr, ...]
+    copy: Body
+
+
+def pack_operand(
+    kernel: Kernel,
+    read: Read,
+    place: For,
+    lanes: Lanes,
+    depth_loop: For,
+    sizes: tuple[int, int],
+    target: Target,
+    names: Names,
+) -> Operand:
+    """The buffer of an operand and its copy, at the beginning of the loop `place`.
+
+    `sizes`: how deep a tile of the unit is, and how many elements of depth stand side by side.  Raises
+    `Unsupported` where the operand cannot be staged there.
+    """
+    load, name, form = read.load, read.load.array, lanes.form
+    array = arrays(kernel)[name]
+    depth, group = sizes
+    if name in written_arrays(kernel.body):
+        raise Unsupported(f"'{name}' is also written", load.loc)
+    at = [
+        next((axis for axis, index in enumerate(load.indices) if index == loop.counter), -1)
+        for loop in (lanes.loop, depth_loop)
+    ]
+    inner = tuple(loop for loop in read.loops[read.loops.index(place) + 1 :])
+    moving = {loop.var for loop in inner}
+    if -1 in at or any(variables(index) & moving for axis, index in enumerate(load.indices) if axis not in at):
+        raise Unsupported(f"'{name}' is read at an index that is more than the counter of a loop", load.loc)
+    scope = {loop.var for loop in read.loops} - moving
+    if any(site.access not in _factors(read) for site in reach.sites(place.body, name)):
+        raise Unsupported(f"'{name}' is also read elsewhere in loop '{place.label}'", load.loc)
+    touched = reach.runs_when(place.body, name, read.loops, scope)
+    if touched is None:
+        raise Unsupported(f"not all of '{name}' that its loops range over is read", load.loc)
+    changing = written_variables(place.body)
+    buffer = buffer_of(read, inner, array, target, names, frozenset(), changing, checked=False)
+    lane_axis, depth_axis = (next(axis for axis in buffer.axes if axis.dim == dim and axis.sources) for dim in at)
+    others = [axis for axis in buffer.axes if axis is not lane_axis and axis is not depth_axis]
+    others.sort(key=lambda axis: (axis.dim == at[1], axis.position))  # lanes, then depth, each outermost first
+    known = scope | {axis.loop.var for axis in buffer.axes} | {param.name for param in kernel.scalar_params}
+    bounds = [form.end] + [part for axis in buffer.axes for part in (axis.extent, axis.loop.start, axis.loop.stop)]
+    if any(variables(part) - known or isinstance(one, Load) for part in bounds for one in walk_expr(part)):
+        raise Unsupported(f"the bounds of the tile of '{name}' change inside loop '{place.label}'", place.loc)
+    shape = (*(axis.extent for axis in others), build.ceildiv(depth_axis.extent, depth))
+    width = form.size
+    tile = Array(
+        names.fresh(f"{name}_tile"),
+        element_of(array.dtype),
+        (*shape, build.const(depth // group), build.const(width * group)),
+        space=target.staging_space,
+    )
+    step = Var(names.fresh(f"{depth_loop.var}_step"))
+    below = build.add(depth_axis.loop.start, build.mul(step, depth))
+    first = lane_axis.loop.start
+    source = list(load.indices)
+    source[at[0]], source[at[1]] = first, below
+    whole: Expr = build.const(width) if form.exact else build.minimum(width, build.sub(form.end, first))
+    pack = Pack(
+        tile.name,
+        (*map(_filled, others), step),
+        name,
+        tuple(source),
+        (at[0], at[1]),
+        whole,
+        build.minimum(depth, build.sub(depth_axis.loop.stop, below)),
+        group,
+        loc=load.loc,
+    )
+    count = build.ceildiv(build.sub(depth_axis.loop.stop, depth_axis.loop.start), depth)
+    steps = For(step.name, build.ZERO, count, build.ONE, (), loc=depth_loop.loc)
+    # Memory is read from its beginning to its end: all lanes of one depth before the next, or the other way round.
+    lane_loops = [axis.loop for axis in others if axis.dim == at[0]]
+    depth_loops = [*(axis.loop for axis in others if axis.dim == at[1]), steps]
+    last = array.rank - 1
+    unit_axis = last if array.unit_axis is None else array.unit_axis
+    order = [*depth_loops, *lane_loops] if unit_axis == at[0] else [*lane_loops, *depth_loops]
+    outermost = "parallel" if any(loop.mapping == "parallel" for loop in loops(place.body)) else "serial"
+    copy: Body = (pack,)
+    for loop in reversed(order):
+        mapping = outermost if loop is order[0] else "serial"
+        copy = (dataclasses.replace(loop, body=copy, source="", mapping=mapping),)
+    return Operand(tile, tuple(axis.read for axis in others), guarded(copy, touched))
+
+
+def _filled(axis: Axis) -> Expr:
+    step = build.constant(axis.loop.step) or 1
+    return build.floordiv(build.sub(axis.loop.counter, axis.loop.start), step)
+
+
+def _factors(read: Read) -> list[Load]:
+    """The loads of the innermost statement around a read."""
+    return [part for part in expressions(read.loops[-1].body) if isinstance(part, Load)]
