@@ -363,7 +363,7 @@ def _replaced(body: Body, nest: _Nest, roles: _Roles, product: MatrixProduct) ->
 
 
 def _in_whole_rows(stmt: Stmt, roles: _Roles) -> Stmt:
-    """Loops over the rows and columns of the block, as what takes it from where the unit leaves it: with all columns
+    """Loops over the rows and columns of the block, as what takes it from where the unit leaves it: all columns
     in each row, those beyond the end guarded, so that lanes have no loop over what is left."""
     chain, form = _perfect(stmt), roles.column_form
     row, column = (roles.row.start, roles.row.stop), (roles.column.start, roles.column.stop)

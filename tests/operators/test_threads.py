@@ -27,7 +27,7 @@ def same(kernel, *arrays, **options):
     results = []
     for threads in (1, 2):
         set_num_threads(threads)
-        out = np.full_like(arrays[-1], np.nan)
+        out = np.full_like(arrays[-1], options.get("start", np.nan))
         kernel(*arrays[:-1], out, *options.get("more", ()))
         results.append(out)
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-5)
@@ -39,6 +39,11 @@ def main(case):
             A, B = numbers(m, k), numbers(k, n)
             C = same(products.product_kernel(case, 16), A, B, np.empty((m, n), np.float32))
             np.testing.assert_allclose(C, A.astype(np.float64) @ B, rtol=1e-4, atol=1e-3)
+    elif case in ("matrix", "matrix-deep"):
+        for m, n, k in ((1, 1, 1), (13, 300, 70), (200, 530, 2100)):
+            A, B = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((m, k), (k, n)))
+            C = same(products.integer_product_kernel(case, 16), A, B, np.empty((m, n), np.int32), start=7)
+            np.testing.assert_array_equal(C, (A.astype(float) @ B.astype(float)).astype(int))
     elif case == "convolution":
         X, W = numbers(2, 5, 20, 17), numbers(40, 5, 3, 3)
         one = operators.conv2d(X, W, padding=1)
@@ -63,7 +68,10 @@ def main(case):
         same(normalisations.rms_norm_kernel, X, weight, np.empty_like(X), more=(1e-5,))
     print("done")
 """
-CASES = ("blocked", "deep", "turned", "turned-deep", "small", "row", "dots", "convolution", "depthwise", "norms")
+CASES = (
+    *("blocked", "deep", "turned", "turned-deep", "small", "row", "dots", "matrix", "matrix-deep"),
+    *("convolution", "depthwise", "norms"),
+)
 
 
 @pytest.mark.parametrize("case", CASES)

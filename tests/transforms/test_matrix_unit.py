@@ -276,7 +276,7 @@ def test_sums_in_int64_are_not_the_units():
 
     A, B = (numbers(np.random.default_rng(12), INTEGERS[0], 20, 20) for _ in "AB")
     C = np.zeros((20, 20), np.int64)
-    assert "sums of int8 are made in int32, and 'acc_x' is int64" in log_of(wide, A, B, C)
+    assert "sums of int8 are made in int32, and 'acc' is int64" in log_of(wide, A, B, C)
     agrees(wide, A, B, C, used=False)
 
 
