@@ -28,6 +28,8 @@ CPU = dataclasses.replace(
     register_bytes=64 * 32,
     mask_registers=True,
     folds=("vectors", "broadcasts"),
+    cache_line=64,
+    stream_bytes=48 << 20,
     cores=4,
 )
 TARGETS = {"cpu": CPU, "cuda": targets.resolve("cuda:sm_80")}

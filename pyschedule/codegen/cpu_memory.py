@@ -48,6 +48,10 @@ class MemoryWriter(VectorWriter):
         self._parameters = {param.name for param in kernel.scalar_params} - self._changing
         self._in_registers = _register_arrays(kernel.body)
         self._reuse: Reuse | None = None
+        self._unfenced: list[str] = []
+        self._stream_bytes = {
+            stmt.array: stmt.stream for stmt in walk(kernel.body) if isinstance(stmt, Store) and stmt.stream
+        }
 
     def adopt(self, outer: MemoryWriter, scalars: tuple[str, ...]) -> None:
         """Takes over what the function whose loop this one runs gives it as arguments."""
@@ -235,8 +239,28 @@ class MemoryWriter(VectorWriter):
         self._write(array, stmt, None if stmt.mask is None else self.mask(stmt.mask))
 
     def prefetch(self, stmt: Prefetch) -> None:
-        address = self.address(self.arrays[stmt.array], stmt.indices)
-        self.line(f"{self.use('prefetch')}({self.array(stmt.array)}, {self.offset(address)})")
+        array = self.arrays[stmt.array]
+        place = f"{self.array(stmt.array)}, {self.offset(self.address(array, stmt.indices))}"
+        if stmt.write:
+            self.line(f"{self.use('prefetch_for_writing')}({place}, {self.streamed(array)})")
+        else:
+            self.line(f"{self.use('prefetch')}({place})")
+
+    def streamed(self, array: Array) -> str:
+        """Whether the stores into an array that may go around the caches do so in this call."""
+        least = self._stream_bytes.get(array.name, 0)
+        if not least or array.space != "global":
+            return "False"
+        call = f"{self.use('streams')}({self.array(array.name)}, {array.unit_axis}, {least})"
+        return self._at_entry("streamed", array, array.unit_axis or 0, call)
+
+    def fence(self) -> None:
+        """What a function does before it ends: other threads see what has been stored around the caches."""
+        if self._unfenced:
+            self.line(f"if {' or '.join(self._unfenced)}:")
+            with self.indented():
+                self.line(f"{self.use('fence')}()")
+            self._unfenced = []
 
     def pack(self, stmt: Pack) -> None:
         tile, array = self.arrays[stmt.tile], self.arrays[stmt.array]
@@ -279,6 +303,8 @@ class MemoryWriter(VectorWriter):
             address = self.address(array, stmt.indices)
             value = self._stored(stmt.value, element_of(array.dtype))
             call = self._store_call(array, address, value, is_vector(stmt.value), mask_lanes)
+            if stmt.stream:
+                call = self._around_caches(call, array)
         if call.startswith("if "):
             test, _, call = call.partition(":\n")
             self.line(f"{test}:", self.place(stmt.loc))
@@ -286,6 +312,16 @@ class MemoryWriter(VectorWriter):
                 self.line(call)
         else:
             self.line(call, self.place(stmt.loc))
+
+    def _around_caches(self, call: str, array: Array) -> str:
+        """The call of a store, changed to one that may go around the caches."""
+        word, _, rest = call.partition("(")
+        around = {"store": "store_streaming", "store_masked": "store_masked_streaming"}.get(word)
+        if around is None:
+            raise InternalError(f"{array.name} is not stored by whole vectors: {call}")
+        streamed = self.streamed(array)
+        self._unfenced += [streamed] if streamed not in self._unfenced else []
+        return f"{self.use(around)}({rest.removesuffix(')')}, {streamed})"
 
     def _stored(self, value: Expr, element: Scalar) -> Code:
         if element.is_half:

@@ -70,6 +70,7 @@ class _Module:
         if contains(self.kernel.body, Poll):
             params.append(self.control)
         entry.body(self.kernel.body)
+        entry.fence()
         self.functions.append(entry.definition(self.entry, params))
 
     def text(self) -> str:
@@ -173,6 +174,10 @@ class CpuWriter(MemoryWriter):
             else:
                 self.give_back(Return(tuple(Const(0, dtype) for dtype in self.kernel.scalar_results)))
 
+    def give_back(self, stmt: Return) -> None:
+        self.fence()
+        super().give_back(stmt)
+
     def outlined(self, stmt: For, shares: Shares | None) -> tuple[str, list[str]]:
         """Writes the function of one piece of a parallel loop into the module: its name, and the arguments that it
         takes behind the piece and the range."""
@@ -203,4 +208,5 @@ class CpuWriter(MemoryWriter):
         header = f"for {self.variable(stmt.var)} in range({first}, {last}, {stride}):"
         self.line(header, self.place(stmt.loc, f"loop {stmt.label}"))
         self.looped(stmt.body if shares is None else shares.body, stmt.unroll)
+        self.fence()
         return names[:5]

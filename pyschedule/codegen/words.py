@@ -19,7 +19,8 @@ _SIMD: Final = """
     first_to_leave stop_requested
     stay_rolled unroll_by unroll_fully
     on_threads
-    matrix_product pack prefetch
+    matrix_product pack
+    fence prefetch prefetch_for_writing store_masked_streaming store_streaming streams
     gather gather_masked head load load_masked load_strided load_strided_masked load_vector ramp scatter_masked
     scratch splat stack store store_masked store_strided_masked stride
 """

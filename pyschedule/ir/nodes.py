@@ -283,7 +283,11 @@ class Assign(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Store(Stmt):
-    """`array[indices] = value`, converted to the element type (a half is rounded here, once)."""
+    """`array[indices] = value`, converted to the element type (a half is rounded here, once).
+
+    `stream` is a hint: where the whole array has at least so many bytes, what is stored will have left the caches
+    before anyone reads it, and may go around them (0: it may not).
+    """
 
     array: str
     indices: tuple[Expr, ...] = field(metadata=CHILD)
@@ -291,6 +295,7 @@ class Store(Stmt):
     mask: Expr | None = field(default=None, metadata=CHILD)
     origin: Origin | None = field(default=None, metadata=ORIGIN, compare=False)
     loc: Location | None = field(default=None, compare=False)
+    stream: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,11 +401,12 @@ class Barrier(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(Stmt):
-    """A hint that an element will be read soon; it means nothing, and the element need not exist."""
+    """A hint that an element will be read soon, or written; it means nothing, and the element need not exist."""
 
     array: str
     indices: tuple[Expr, ...] = field(metadata=CHILD)
     loc: Location | None = field(default=None, compare=False)
+    write: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,7 +276,10 @@ def _(stmt: Store) -> list[str]:
         and isinstance(value.left, Load)
         and (value.left.array, value.left.indices, value.left.mask) == (stmt.array, stmt.indices, stmt.mask)
     )
-    return _assignment(target, value.left if isinstance(value, BinOp) and same else stmt.value, value)
+    lines = _assignment(target, value.left if isinstance(value, BinOp) and same else stmt.value, value)
+    if stmt.stream:
+        lines[-1] += f"  # around the caches from {stmt.stream >> 20} MiB"
+    return lines
 
 
 @_lines.register
@@ -330,7 +333,7 @@ def _(stmt: Barrier) -> list[str]:
 
 @_lines.register
 def _(stmt: Prefetch) -> list[str]:
-    return [f"prefetch({_element(stmt.array, stmt.indices, None)})"]
+    return [f"prefetch{'_for_writing' if stmt.write else ''}({_element(stmt.array, stmt.indices, None)})"]
 
 
 @_lines.register

@@ -26,6 +26,7 @@ from pyschedule.transforms import (
     registers,
     staging,
     statement_order,
+    streaming,
     tiling,
     unroll_limits,
     unroll_requests,
@@ -158,6 +159,8 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
     records += [*polls, *unroll_limits.slow_to_compile(kernel, records)]
     if vectors:
         kernel, new = prefetching.prefetch_rows(kernel, target)
+        records += new
+        kernel, new = streaming.stream(kernel, target)
         records += new
     verify(kernel)
     stages = {"source": source, "tiling": tiled, "vectorization": vectorized, "unroll": kernel}

@@ -223,8 +223,9 @@ def test_the_main_loop_of_an_unrolled_loop_is_not_unrolled_again_where_its_inner
 @pytest.mark.parametrize("function", [scaled, squares])
 def test_in_lanes_each_turn_is_one_vector(function):
     code = on_cpu(vectorize("k", width=4)(nounroll("k")(function)), X, Y)
-    assert code.turns(MULTIPLIES) == [1]
-    assert code.count(MULTIPLIES) == 2  # and one for the tail, under a mask
+    turns = code.turns(MULTIPLIES)  # a loop for each way to store
+    assert set(turns) == {1}
+    assert code.count(MULTIPLIES) == len(turns) + 1  # and one for the tail, under a mask
     assert max(on_cpu(vectorize("k", width=4)(function), X, Y).turns(MULTIPLIES)) > 1
 
 

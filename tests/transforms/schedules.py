@@ -11,7 +11,9 @@ from pyschedule.schedule.targets import Target, cuda, host
 from tests.transforms.kernels import Case
 
 #: Two CPUs by their tables, whatever this machine has, and a GPU.
-WIDE = dataclasses.replace(host(), arch="wide", vector_bytes=64, vector_registers=32, register_bytes=2048, cores=4)
+WIDE = dataclasses.replace(
+    host(), arch="wide", vector_bytes=64, vector_registers=32, register_bytes=2048, stream_bytes=48 << 20, cores=4
+)
 NARROW = dataclasses.replace(WIDE, arch="narrow", vector_bytes=16, vector_registers=16, register_bytes=256)
 GPU = cuda("sm_80")
 TARGETS: tuple[Target, ...] = (WIDE, NARROW, GPU)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pyschedule import tile, unroll, vectorize
-from pyschedule.ir.nodes import Prefetch
+from pyschedule.ir.nodes import Assign, Prefetch
 from pyschedule.ir.printer import format_kernel
-from pyschedule.ir.visitors import walk_with_loops
+from pyschedule.ir.visitors import loops, walk_with_loops
 from tests.support import inside_slack
 from tests.transforms.schedules import GPU, NARROW, WIDE
 from tests.transforms.stages import agrees, counting, lower
@@ -23,12 +23,19 @@ def scaled_rows(X, Y):
             Y[i, j] = X[i, j] * total
 
 
-def prefetches(lowering):
+def prefetches(lowering, write=False):
     return [
         (stmt, [loop.label for loop in above])
         for stmt, above in walk_with_loops(lowering.stages["unroll"].body)
-        if isinstance(stmt, Prefetch)
+        if isinstance(stmt, Prefetch) and stmt.write == write
     ]
+
+
+def loop_of(lowering, place):
+    """The assignments and stores beside a prefetch: what they write."""
+    inner = next(loop for loop in loops(lowering.stages["unroll"].body) if place in loop.body)
+    written = [stmt.target if isinstance(stmt, Assign) else getattr(stmt, "array", "") for stmt in inner.body]
+    return {name.split("_")[0] for name in written if name}
 
 
 def rows(count, width):
@@ -53,7 +60,8 @@ def test_what_is_read_once_is_left_to_the_processor():
             for j in range(X.shape[1]):
                 Y[i, j] = X[i, j]
 
-    assert not prefetches(agrees(vectorize("j")(copied), *rows(5, 40)))
+    lowering = agrees(vectorize("j")(copied), *rows(5, 40))
+    assert not prefetches(lowering) and not prefetches(lowering, write=True)
 
 
 def test_a_row_that_is_the_same_for_every_iteration_is_not_fetched():
@@ -81,9 +89,60 @@ def test_a_row_that_is_written_is_not_fetched():
     assert not prefetches(agrees(vectorize("j")(in_place), rows(5, 40)[0]))
 
 
+@pytest.mark.parametrize(("target", "lines"), [(WIDE, 4), (NARROW, 1)])
+def test_a_row_that_will_be_written_is_fetched_while_a_loop_before_reads(target, lines):
+    lowering = agrees(unroll("j", 4)(vectorize("j")(scaled_rows)), *rows(5, 203), target=target)
+    found = prefetches(lowering, write=True)
+    assert [above for _, above in found] == [["i", "j"]] * lines
+    assert {stmt.array for stmt, _ in found} == {"Y"}
+    assert loop_of(lowering, found[0][0]) == {"total", "Y"}  # the sum, and the prefetches of Y beside it
+    assert "'Y' to be written in the next iteration of loop 'i', in loop 'j'" in lowering.log.verbose()
+
+
+def test_a_row_written_by_two_loops_is_fetched_before_the_first():
+    def squares_over_total(X, Y):
+        for i in range(X.shape[0]):
+            total = np.float32(0.0)
+            for j in range(X.shape[1]):
+                Y[i, j] = X[i, j] * X[i, j]
+                total += X[i, j]
+            for j in range(X.shape[1]):
+                Y[i, j] = Y[i, j] * total
+
+    lowering = agrees(vectorize("j")(squares_over_total), *rows(5, 40))
+    (place, _), *more = prefetches(lowering, write=True)
+    assert not more and place.array == "Y" and loop_of(lowering, place) == {"total", "Y"}
+
+
+def test_loops_of_other_lengths_leave_it_to_the_loop_that_writes():
+    def of_half(X, Y):
+        for i in range(X.shape[0]):
+            total = np.float32(0.0)
+            for j in range(X.shape[1] // 2):
+                total += X[i, j]
+            for j in range(X.shape[1]):
+                Y[i, j] = X[i, j] * total
+
+    lowering = agrees(vectorize("j")(of_half), *rows(5, 40))
+    assert [loop_of(lowering, stmt) for stmt, _ in prefetches(lowering, write=True)] == [{"X", "Y"}]
+
+
+def test_a_row_that_is_read_before_it_is_written_comes_by_being_read():
+    def added(X, Y):
+        for i in range(X.shape[0]):
+            total = np.float32(0.0)
+            for j in range(X.shape[1]):
+                total += X[i, j]
+            for j in range(X.shape[1]):
+                Y[i, j] += X[i, j] * total
+
+    assert not prefetches(agrees(vectorize("j")(added), *rows(5, 40)), write=True)
+
+
 def test_gpus_and_kernels_without_lanes_have_none():
-    assert not prefetches(lower(tile(i=1)(vectorize("j", 4)(scaled_rows)), *rows(5, 40), target=GPU))
-    assert not prefetches(agrees(unroll("j", 4)(scaled_rows), *rows(5, 40)))
+    for write in (False, True):
+        assert not prefetches(lower(tile(i=1)(vectorize("j", 4)(scaled_rows)), *rows(5, 40), target=GPU), write)
+        assert not prefetches(agrees(unroll("j", 4)(scaled_rows), *rows(5, 40)), write)
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (1, 0), (1, 16), (1, 64), (7, 203), (3, 4096)])

@@ -96,7 +96,8 @@ from pyschedule.codegen.simd.memory import (
 )
 from pyschedule.codegen.simd.passes import FewerPasses
 from pyschedule.codegen.simd.polling import first_to_leave, stop_requested
-from pyschedule.codegen.simd.prefetching import prefetch
+from pyschedule.codegen.simd.prefetching import prefetch, prefetch_for_writing
+from pyschedule.codegen.simd.streaming import fence, store_masked_streaming, store_streaming, streams
 from pyschedule.codegen.simd.threads import on_threads
 from pyschedule.codegen.simd.types import VectorType
 
@@ -124,6 +125,7 @@ __all__ = [
     "exp",
     "exp2",
     "expm1",
+    "fence",
     "first_to_leave",
     "floor",
     "floordiv",
@@ -161,6 +163,7 @@ __all__ = [
     "pmin",
     "power",
     "prefetch",
+    "prefetch_for_writing",
     "ramp",
     "reduce_add",
     "reduce_and",
@@ -186,7 +189,10 @@ __all__ = [
     "stop_requested",
     "store",
     "store_masked",
+    "store_masked_streaming",
+    "store_streaming",
     "store_strided_masked",
+    "streams",
     "stride",
     "tan",
     "tanh",

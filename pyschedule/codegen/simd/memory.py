@@ -78,7 +78,7 @@ def _from_storage(builder: Any, element: Any, value: Any) -> Any:
     return value
 
 
-def _to_storage(builder: Any, element: Any, value: Any) -> Any:
+def to_storage(builder: Any, element: Any, value: Any) -> Any:
     if llvm_element(element) == BIT:
         return builder.zext(value, widened(BYTE, value.type.count if isinstance(value.type, ir.VectorType) else 1))
     return value
@@ -168,7 +168,7 @@ def store(_typing: Any, array: Any, offset: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array_type, _, value_type = signature.args
         lanes = lanes_of(value_type)
-        stored = _to_storage(builder, array_type.dtype, args[2])
+        stored = to_storage(builder, array_type.dtype, args[2])
         if lanes == 1:
             builder.store(stored, element_pointer(context, builder, array_type, args[0], args[1]))
         else:
@@ -185,12 +185,12 @@ def _masked_store(
     element = array_type.dtype
     lanes = mask.type.count
     pointer = _vector_pointer(context, builder, array_type, array, offset, lanes)
-    stored = _to_storage(builder, element, value)
+    stored = to_storage(builder, element, value)
     args = [stored, pointer, ir.Constant(INT32, element_bytes(element)), mask]
     call_intrinsic(builder, "masked.store", ir.VoidType(), args, [stored.type, pointer.type])
 
 
-def _storable(array: Any, offset: Any, value: Any, mask: Any) -> bool:
+def storable(array: Any, offset: Any, value: Any, mask: Any) -> bool:
     return (
         _is_array(array)
         and _is_integer(offset)
@@ -203,7 +203,7 @@ def _storable(array: Any, offset: Any, value: Any, mask: Any) -> bool:
 @intrinsic
 def store_masked(_typing: Any, array: Any, offset: Any, value: Any, mask: Any) -> Any:
     """Writes the lanes that are on of a vector of neighbours; a scalar value goes to each of them."""
-    if not _storable(array, offset, value, mask):
+    if not storable(array, offset, value, mask):
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -249,7 +249,7 @@ def _gather(context: Any, builder: Any, array_type: Any, array: Any, offsets: An
 
 def _scatter(context: Any, builder: Any, array_type: Any, array: Any, offsets: Any, value: Any, mask: Any) -> None:
     element = array_type.dtype
-    stored = _to_storage(builder, element, value)
+    stored = to_storage(builder, element, value)
     pointers = _pointers(context, builder, array_type, array, offsets)
     args = [stored, pointers, ir.Constant(INT32, element_bytes(element)), mask]
     call_intrinsic(builder, "masked.scatter", ir.VoidType(), args, [stored.type, pointers.type])
@@ -325,7 +325,7 @@ def load_strided_masked(_typing: Any, array: Any, offset: Any, step: Any, mask: 
 @intrinsic
 def store_strided_masked(_typing: Any, array: Any, offset: Any, step: Any, value: Any, mask: Any) -> Any:
     """Writes lane n, where it is on, at `offset + n * step`; of lanes at one address the last one stays."""
-    if not _storable(array, offset, value, mask) or not _is_integer(step):
+    if not storable(array, offset, value, mask) or not _is_integer(step):
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -375,7 +375,7 @@ def gather(_typing: Any, array: Any, offsets: Any) -> Any:
 @intrinsic
 def scatter_masked(_typing: Any, array: Any, offsets: Any, value: Any, mask: Any) -> Any:
     """Writes each lane that is on at its offset; of lanes at one address the last one stays."""
-    if element_of(offsets) != types.int64 or not _storable(array, types.int64, value, mask):
+    if element_of(offsets) != types.int64 or not storable(array, types.int64, value, mask):
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
