@@ -169,15 +169,23 @@ def _depthwise(
     images: Operand, weight: Operand, bias: Operand, results: Operand, windows: Windows, last: bool, activation: int
 ) -> list[Step]:
     """Each channel by itself: many channels of a pixel at once, or many columns of a row."""
-    given = (windows.strides, windows.dilations, activation)
-    nchw = (0, 3, 1, 2) if last else (0, 1, 2, 3)
+    _, _, rows, columns = weight.shape
+    given = ((rows, columns), windows.strides, windows.dilations, activation)
+    lanes = lanes_of(weight.dtype)
     pads = (windows.pads[0], windows.pads[2])
-    if last or weight.shape[0] >= TURNED:
-        images, steps = (images, []) if last else _by_channels(images, (0, 0, 0, 0))
-        kernel, source = depthwise_by_channels(*given, 4 * lanes_of(weight.dtype)), images.permuted(0, 3, 1, 2)
+    if last:
+        images, results = images.permuted(0, 3, 1, 2), results.permuted(0, 3, 1, 2)
+        kernel = depthwise_by_channels(*given, _part(results.shape[3]), lanes)
     else:
-        steps, kernel, source = [], depthwise_by_rows(*given), images
-    return [*steps, Step(kernel, (source, weight[:, 0], bias, results.permuted(*nchw), *pads))]
+        kernel = depthwise_by_rows(
+            *given, _part(results.shape[2]), lanes if results.shape[3] <= lanes else 2 * lanes
+        )
+    return [Step(kernel, (images, weight[:, 0], bias, results, *pads))]
+
+
+def _part(extent: int) -> int:
+    """So many of the rows or columns, in whose parts fewest are missing."""
+    return min((7, 8, 6, 5, 4), key=lambda size: -extent % size)
 
 
 def _register_tile(filters: int, columns: int, dtype: np.dtype[Any]) -> tuple[int, int]:

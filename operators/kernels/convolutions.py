@@ -54,8 +54,11 @@ def convolution_nest(strides: tuple[int, int], dilations: tuple[int, int], activ
     return convolution
 
 
-def depthwise_nest(strides: tuple[int, int], dilations: tuple[int, int], activation: int) -> Any:
+def depthwise_nest(
+    window: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int], activation: int
+) -> Any:
     """The loops of a convolution of each channel by itself, as plain Python."""
+    R, S = window
     stride_h, stride_w = strides
     dilation_h, dilation_w = dilations
 
@@ -67,7 +70,6 @@ def depthwise_nest(strides: tuple[int, int], dilations: tuple[int, int], activat
         """
         N, C, P, Q = Y.shape
         _, _, H, width = X.shape
-        _, R, S = W.shape
         for n in range(N):
             for c in range(C):
                 for y in range(P):
@@ -77,8 +79,11 @@ def depthwise_nest(strides: tuple[int, int], dilations: tuple[int, int], activat
                             for s in range(S):
                                 row = y * stride_h + r * dilation_h - top
                                 column = x * stride_w + s * dilation_w - left
-                                if row >= 0 and row < H and column >= 0 and column < width:
-                                    acc += X[n, c, row, column] * W[c, r, s]
+                                acc += W[c, r, s] * (
+                                    X[n, c, row, column]
+                                    if row >= 0 and row < H and column >= 0 and column < width
+                                    else 0.0
+                                )
                         if activation == RELU:
                             Y[n, c, y, x] = np.maximum(acc, 0.0)
                         elif activation == GELU:
@@ -116,26 +121,63 @@ def convolution_kernel(
     return unroll("x", target="cuda")(unroll("o", target="cuda")(kernel))
 
 
+#: Windows of up to so many elements are written out.
+_WRITTEN_OUT = 25
+
+
 @cache
-def depthwise_by_rows(strides: tuple[int, int], dilations: tuple[int, int], activation: int) -> Any:
-    """The schedule for NCHW: on the CPU 64 columns of a row stay in registers; on a GPU a thread has 4."""
-    kernel = depthwise_nest(strides, dilations, activation)
-    kernel = tile(x=64, order="n c y x.0 r s x.1", target="cpu")(kernel)
+def depthwise_by_rows(
+    window: tuple[int, int],
+    strides: tuple[int, int],
+    dilations: tuple[int, int],
+    activation: int,
+    rows: int = 7,
+    columns: int = 32,
+) -> Any:
+    """The schedule for NCHW: on the CPU `columns` of some `rows` stay in registers, while a part of the channel's
+    image lies in the first cache, with the zeros around it; on a GPU a thread has 4 columns.
+    """
+    kernel = depthwise_nest(window, strides, dilations, activation)
+    band = max(1, 28 // (rows * strides[0])) * rows
+    order = "n c y.0 x.0 y.1 r s y.2 x.1"
+    kernel = tile(y=(band, rows), x=columns, order=order, stage={"X": "x.0"}, parallel="c", target="cpu")(kernel)
     kernel = vectorize("x", target="cpu")(kernel)
+    kernel = unroll("y", target="cpu")(unroll("x", target="cpu")(_with_window_written_out(kernel, window)))
     return unroll("x", target="cuda")(tile(x=(32, 4), target="cuda")(kernel))
 
 
 @cache
 def depthwise_by_channels(
-    strides: tuple[int, int], dilations: tuple[int, int], activation: int, block: int = 64
+    window: tuple[int, int],
+    strides: tuple[int, int],
+    dilations: tuple[int, int],
+    activation: int,
+    columns: int = 7,
+    channels: int = 16,
 ) -> Any:
-    """The schedule for NHWC: on the CPU a `block` of channels of 4 pixels stays in registers."""
-    kernel = depthwise_nest(strides, dilations, activation)
-    order = "n c.0 y x.0 r s x.1 c.1"
-    kernel = tile(c=block, x=4, order=order, stage={"W": "c.0"}, parallel="y", target="cpu")(kernel)
+    """The schedule for NHWC: on the CPU so many `channels` of some `columns` of a row stay in registers, while
+    these channels of a part of the image lie in the first cache, with the zeros around it.
+    """
+    kernel = depthwise_nest(window, strides, dilations, activation)
+    band = max(1, 28 // (columns * strides[1])) * columns
+    kernel = tile(
+        c=channels,
+        y=max(1, 7 // strides[0]),
+        x=(band, columns),
+        order="n y.0 c.0 x.0 y.1 x.1 r s x.2 c.1",
+        stage={"X": "x.0", "W": "c.0"},
+        parallel="y.0",
+        target="cpu",
+    )(kernel)
     kernel = vectorize("c", target="cpu")(kernel)
-    kernel = unroll("x", target="cpu")(kernel)
+    kernel = unroll("x", target="cpu")(_with_window_written_out(kernel, window))
     return unroll("c", target="cuda")(tile(c=(32, 4), target="cuda")(kernel))
+
+
+def _with_window_written_out(kernel: Any, window: tuple[int, int]) -> Any:
+    if window[0] * window[1] > _WRITTEN_OUT:
+        return kernel
+    return unroll("r", target="cpu")(unroll("s", target="cpu")(kernel))
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyschedule.codegen.expressions import (
     ATOM,
@@ -35,6 +35,9 @@ from pyschedule.ir.nodes import (
 )
 from pyschedule.ir.types import BOOL, INT64, element_of, lanes_of
 from pyschedule.ir.visitors import variables, walk_expr, written_variables
+
+#: The comparison that holds where another one does not, of integers.
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +150,13 @@ class VectorWriter(WrappingWriter):
     # -------------------------------------------------------------------------------------------- expressions
 
     def comparison(self, expr: Compare) -> Code:
-        if is_vector(expr) and expr.dtype == INT64 and (count := self._lanes_below(expr)) is not None:
-            return self.function("head", [self.index(count), str(lanes_of(expr.type))])
+        if is_vector(expr) and expr.dtype == INT64:
+            lanes = lanes_of(expr.type)
+            if (count := self._lanes_below(expr)) is not None:
+                return self.function("head", [self.index(count), str(lanes)])
+            if (count := self._lanes_below(replace(expr, op=_OPPOSITE.get(expr.op, "")))) is not None:
+                head = self.function("head", [self.index(count), str(lanes)])
+                return Code(f"~{head.text}", ATOM)
         return super().comparison(expr)
 
     def _lanes_below(self, expr: Compare) -> Expr | None:
@@ -167,6 +175,8 @@ class VectorWriter(WrappingWriter):
     def logical(self, expr: BoolOp) -> Code:
         if not is_vector(expr):
             return super().logical(expr)
+        if (joined := self._joined(expr)) is not None:
+            return joined
         binding = BIT_AND if expr.op == "and" else BIT_OR
         left_lanes = lanes_of(expr.left.type)
         if _touches_memory(expr.right):
@@ -181,6 +191,30 @@ class VectorWriter(WrappingWriter):
         op = "&" if expr.op == "and" else "|"
         first = f"({left.text})" if left.binding < binding else left.text
         return Code(f"{first} {op} {right}", binding)
+
+    def _joined(self, expr: BoolOp) -> Code | None:
+        """Tests of indices that all must hold, those that are the same in all lanes without a branch: they decide
+        how many of the first lanes there are, where another one says that."""
+        tests = _all_of(expr)
+        scalars = [test for test in tests if not is_vector(test)]
+        if not scalars or not all(isinstance(test, Compare) and test.dtype == INT64 for test in tests):
+            return None
+        if any(_touches_memory(test) for test in tests):
+            return None
+        same = " & ".join(f"({self.text(test)})" for test in scalars)
+        vectors = [test for test in tests if is_vector(test)]
+        parts: list[str] = []
+        for test in vectors:
+            count = self._lanes_below(test) if same and isinstance(test, Compare) else None
+            if count is None:
+                parts.append(self.mask(test).text)
+                continue
+            known = self.function("select", [same, self.index(count), self.index(build.ZERO)])
+            parts.append(self.function("head", [known.text, str(lanes_of(expr.type))]).text)
+            same = ""
+        if same:
+            parts.insert(0, f"({same})" if len(scalars) > 1 else same)
+        return Code(" & ".join(parts), BIT_AND if len(parts) > 1 else ATOM)
 
     def _inverted(self, code: Code, lanes: int) -> Code:
         text = code.text if code.binding == ATOM else f"({code.text})"
@@ -255,3 +289,10 @@ def _is_cheap(expr: Expr) -> bool:
         )
         and element_of(expr.type).is_integer
     )
+
+
+def _all_of(expr: Expr) -> list[Expr]:
+    """The tests that a conjunction is made of."""
+    if isinstance(expr, BoolOp) and expr.op == "and":
+        return _all_of(expr.left) + _all_of(expr.right)
+    return [expr]

@@ -189,9 +189,9 @@ class BodyInLanes:
         if not self._varies(stmt.test):
             then, orelse = self.statements(stmt.body, mask), self.statements(stmt.orelse, mask)
             return (dataclasses.replace(stmt, body=then, orelse=orelse),)
-        if stmt.tail and not stmt.orelse:
-            uniform = [test for test in conjuncts(stmt.test) if not self._varies(test)]
-            varying = [test for test in conjuncts(stmt.test) if self._varies(test)]
+        if not stmt.orelse:
+            # What holds for all lanes or for none stays a branch.
+            uniform, varying = self._parted(conjuncts(stmt.test), tail=stmt.tail)
             if uniform and varying:
                 inner = dataclasses.replace(stmt, test=build.all_of(varying))
                 return (dataclasses.replace(stmt, test=build.all_of(uniform), body=self._if(inner, mask)),)
@@ -205,6 +205,15 @@ class BodyInLanes:
         result.extend(self.statements(stmt.body, mask.also(on, conditional=True)))
         result.extend(self.statements(stmt.orelse, mask.also(UnaryOp("not", on), conditional=True)))
         return tuple(result)
+
+    def _parted(self, tests: list[Expr], *, tail: bool) -> tuple[list[Expr], list[Expr]]:
+        """The tests that are the same in all lanes and may be made first, and the others, each in its order."""
+        first: list[Expr] = []
+        rest: list[Expr] = []
+        for test in tests:
+            early = not self._varies(test) and (tail or not rest or not _may_fail(test))
+            (first if early else rest).append(test)
+        return first, rest
 
     # ---------------------------------------------------------------------------------------- expressions
 
@@ -239,7 +248,9 @@ class BodyInLanes:
         if isinstance(expr, Load):
             return self._load(expr, mask)
         if isinstance(expr, Select) and self._varies(expr.test):
-            test = self._named(self.expression(expr.test, mask))
+            # One scalar for all that is the same in all lanes, and one mask.
+            together = build.both(*map(build.all_of, self._parted(conjuncts(expr.test), tail=False)))
+            test = self._named(self.expression(together, mask))
             then = self.expression(expr.then, mask.also(test, conditional=True))
             orelse = self.expression(expr.orelse, mask.also(UnaryOp("not", test), conditional=True))
             if isinstance(then, Load) and then.mask is not None and _is_zero(orelse):
@@ -308,3 +319,11 @@ def as_ramp(index: Expr) -> Expr:
 
 def _is_zero(expr: Expr) -> bool:
     return isinstance(expr, Const) and expr.value == 0 and str(expr.value) != "-0.0"
+
+
+def _may_fail(test: Expr) -> bool:
+    """Whether a test must not be made where the source would not make it."""
+    return has_effect(test) or any(
+        isinstance(part, Load) or (isinstance(part, BinOp) and part.op in ("//", "%", "**", "/"))
+        for part in walk_expr(test)
+    )

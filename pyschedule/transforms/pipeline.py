@@ -32,6 +32,7 @@ from pyschedule.transforms import (
     unroll_requests,
     unrolling,
     vectorization,
+    versioning,
     widening,
 )
 from pyschedule.transforms.jamming import Proof
@@ -151,6 +152,13 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
         kernel, tails = edge_tiles.split_tails(kernel)
         records = _with_tails(records, tails)
         kernel = simplify(unrolling.unroll_registers(kernel, target))
+        # Copies of a body repeat its tests; one for all of them is made before their order is chosen.
+        kernel, labels = versioning.version(kernel)
+        if labels:
+            kernel = simplify(kernel)
+            what = ", ".join(f"'{label}'" for label in labels)
+            note = f"versioned: where all tests of indices in loop {what} hold, a copy of its body has none"
+            records = _with_notes(records, (note,))
         # The copies of a register tile stand one after another now, in the order in which loops were unrolled.
         file = registers.register_file(target, strict_math=kernel.strict_math)
         kernel = statement_order.order_statements(kernel, file)

@@ -27,9 +27,24 @@ import dataclasses
 import math
 from collections.abc import Collection, Sequence
 
+from pyschedule.analysis.affine import difference
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Alloc, Array, Barrier, Const, Expr, For, If, Kernel, Load, Select, Store
+from pyschedule.ir.nodes import (
+    Alloc,
+    Array,
+    Barrier,
+    Compare,
+    Const,
+    Dim,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Load,
+    Select,
+    Store,
+)
 from pyschedule.ir.types import Scalar, element_of
 from pyschedule.ir.visitors import (
     arrays,
@@ -174,7 +189,7 @@ def _stage_at(
                 raise Unsupported("each thread reads a tile of its own", place.loc)
         copy_name = names.fresh(f"{name}_tile")
         tile = Array(copy_name, dtype, tuple(axis.extent for axis in first.axes), space=target.staging_space)
-        new = _with_copy(place, tile, first, array, reads, buffers, target, guard)
+        new = _with_copy(place, tile, first, array, reads, buffers, target, guard, zeros=touched is None)
         kernel = with_body(kernel, replace_statement(kernel.body, place, (new,)))
         shape = " x ".join(str(build.constant(axis.extent) or "n") for axis in first.axes)
         notes.append(f"staged {name} at '{label}' as {shape} {dtype} in {target.staging_space} memory")
@@ -264,10 +279,15 @@ def _with_copy(
     buffers: list[Buffer],
     target: Target,
     guard: Expr,
+    *,
+    zeros: bool,
 ) -> For:
-    """The loop with the copy before its body, and its reads turned to the buffer."""
+    """The loop with the copy before its body, and its reads turned to the buffer.
+
+    `zeros`: the copy looks whether an element exists, and holds a zero where none does.
+    """
     elements = {id(read.load): buffer for read, buffer in zip(reads, buffers, strict=True)}
-    body = _turn(place.body, array.name, tile, elements)
+    body = _turn(place.body, array.name, tile, elements, zeros)
     indices = tuple(_filled(axis) for axis in buffer.axes)
     load = Load(array.name, buffer.source, element_of(reads[0].load.dtype))
     shared = target.staging_space == "shared"
@@ -299,15 +319,43 @@ def _filled(axis: Axis) -> Expr:
     return build.floordiv(build.sub(axis.loop.counter, axis.loop.start), step)
 
 
-def _turn(body: Body, name: str, tile: Array, elements: dict[int, Buffer]) -> Body:
+def _turn(body: Body, name: str, tile: Array, elements: dict[int, Buffer], zeros: bool) -> Body:
+    """The body with its reads from the buffer; with `zeros` in it nobody asks again whether an element exists:
+    `A[i] if 0 <= i and i < A.shape[0] else 0` is an element of the buffer."""
+    turned: list[tuple[Load, Load]] = []
+
     def expression(expr: Expr) -> Expr | None:
         if isinstance(expr, Load) and expr.array == name and id(expr) in elements:
             indices = tuple(axis.read for axis in elements[id(expr)].axes)
-            dtype = expr.dtype
-            return Load(tile.name, indices, dtype, loc=expr.loc)
+            turned.append((Load(tile.name, indices, expr.dtype, loc=expr.loc), expr))
+            return turned[-1][0]
+        if zeros and isinstance(expr, Select) and _is_zero(expr.orelse):
+            source = next((old for new, old in turned if new is expr.then), None)
+            tests = conjuncts(expr.test)
+            left = [test for test in tests if source is None or not _asks_for(source, test)]
+            if not left:
+                return expr.then
+            return dataclasses.replace(expr, test=build.all_of(left)) if len(left) < len(tests) else None
         return None
 
     return rewrite(body, expression=expression)
+
+
+def _is_zero(expr: Expr) -> bool:
+    return isinstance(expr, Const) and expr.value == 0 and str(expr.value) != "-0.0"
+
+
+def _asks_for(load: Load, test: Expr) -> bool:
+    """Whether a test says of an index of a load that it is not below the array, or not behind it."""
+    if not isinstance(test, Compare) or test.dtype.name != "int64" or test.op not in ("<", "<=", ">", ">="):
+        return False
+    small, large = (test.left, test.right) if test.op[0] == "<" else (test.right, test.left)
+    margin = build.sub(build.sub(large, small), 0 if test.op.endswith("=") else 1)
+    return any(
+        difference(margin, within) == 0
+        for axis, index in enumerate(load.indices)
+        for within in (index, build.sub(build.sub(Dim(load.array, axis), index), 1))
+    )
 
 
 def loops_of_copies(body: Body, space: str) -> list[For]:

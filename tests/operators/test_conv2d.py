@@ -270,7 +270,7 @@ def test_an_output_that_held_nan_is_not_read():
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("channels", [2, 20])
-def test_zeros_around_the_image_are_summed_but_not_in_a_depthwise_convolution(layout, channels):
+def test_zeros_around_the_image_are_summed(layout, channels):
     x, w = np.ones((1, channels, 5, 5), np.float32), np.ones((channels, channels, 3, 3), np.float32)
     w[:, :, 0, 0] = np.inf
     with np.errstate(invalid="ignore"):
@@ -278,7 +278,7 @@ def test_zeros_around_the_image_are_summed_but_not_in_a_depthwise_convolution(la
     got = run(x, w, pads=(1, 1, 1, 1), layout=layout)
     assert np.array_equal(got, expected, equal_nan=True) and np.isnan(got[0, 0, 0]).all()
     got = run(x, w[:, :1], pads=(1, 1, 1, 1), groups=channels, layout=layout)
-    assert got[0, 0, 0].tolist() == [4, 6, 6, 6, 4] and np.isposinf(got[0, :, 1:, 1:]).all()
+    assert np.isnan(got[0, :, 0]).all() and np.isnan(got[0, :, :, 0]).all() and np.isposinf(got[0, :, 1:, 1:]).all()
 
 
 # --------------------------------------------------------------------------------------------- zero extents

@@ -58,7 +58,7 @@ def main(case):
                 np.testing.assert_allclose(turned, one, rtol=1e-4, atol=1e-4)
     elif case == "depthwise":
         X, W, bias = numbers(2, 40, 20, 17), numbers(40, 3, 3), numbers(40)
-        kernel = convolutions.depthwise_by_channels((1, 1), (1, 1), 0)
+        kernel = convolutions.depthwise_by_channels((3, 3), (1, 1), (1, 1), 0)
         same(kernel, X, W, bias, np.empty_like(X), more=(1, 1))
         same(convolutions.padding_kernel(True), X, np.empty((2, 40, 22, 19), np.float32), more=(1, 1))
         same(convolutions.padding_kernel(False), X, np.empty((2, 40, 22, 19), np.float32), more=(1, 1))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyschedule import tile, vectorize
-from pyschedule.ir.nodes import Barrier, Load, Store
+from pyschedule.ir.nodes import Barrier, Load, Select, Store
 from pyschedule.ir.types import lanes_of
 from pyschedule.ir.visitors import expressions, loops, variables, walk_with_loops
 from tests.transforms import kernels
@@ -320,3 +320,53 @@ def test_a_copy_that_turns_a_tile_around_gathers_and_writes_whole_vectors():
             if isinstance(stmt, Store) and stmt.array == "W_tile"
         ]
         assert [lanes_of(index.type) for index in stores[0].indices] == [1, 16]
+
+
+def imagined_zeros(X, W, Y, top):
+    """Sums over windows of columns, with `top` imagined rows of zeros before the first."""
+    P, Q = Y.shape
+    H, _ = X.shape
+    for i in range(P):
+        for j in range(Q):
+            acc = 0.0
+            for r in range(3):
+                acc += W[r] * (X[i + r - top, j] if i + r >= top and i + r - top < H else 0.0)
+            Y[i, j] = acc
+
+
+def test_a_staged_tile_holds_the_zeros_that_are_imagined_around_an_array():
+    kernel = tile(i=4, j=8, order="i.0 j.0 i.1 j.1 r", stage={"X": "j.0"})(imagined_zeros)
+    lowering = lower(kernel, counting(6, 9), counting(3), counting(6, 9), 1)
+    inner = loop_named(lowering.stages["tiling"], "r")
+    assert loads(lowering.stages["tiling"], "X_tile")
+    assert not any(isinstance(part, Select) for part in expressions(inner.body))
+    for height, rows, top in ((6, 6, 1), (1, 3, 2), (0, 2, 0), (9, 11, 5), (5, 0, 1), (20, 3, 0)):
+        same(lowering, counting(height, 9), counting(3), counting(rows, 9), top)
+
+
+def test_a_choice_of_another_value_than_zero_is_made_at_each_read():
+    def imagined_ones(X, Y):
+        P, Q = Y.shape
+        for i in range(P):
+            for j in range(Q):
+                acc = 0.0
+                for r in range(3):
+                    acc += X[i + r - 1, j] if i + r >= 1 and i + r - 1 < P else 1.0
+                Y[i, j] = acc
+
+    def imagined_from_the_second_row(X, Y):
+        P, Q = Y.shape
+        for i in range(P):
+            for j in range(Q):
+                acc = 0.0
+                for r in range(3):
+                    acc += X[i + r - 1, j] if i + r >= 2 and i + r - 1 < P else 0.0
+                Y[i, j] = acc
+
+    for nest in (imagined_ones, imagined_from_the_second_row):
+        kernel = tile(i=4, j=8, order="i.0 j.0 i.1 j.1 r", stage={"X": "j.0"})(nest)
+        lowering = agrees(kernel, counting(6, 9), counting(6, 9))
+        assert loads(lowering.stages["tiling"], "X_tile")
+        assert any(
+            isinstance(part, Select) for part in expressions(loop_named(lowering.stages["tiling"], "r").body)
+        )

@@ -661,3 +661,51 @@ def test_a_scalar_of_one_name_in_lanes_and_in_another_loop():
         lowering = agrees(vectorize("i", width=4)(two), counting(11), counting(11), counting(7), target=target)
         assert applied(lowering)
     machine_code_agrees(vectorize("i", width=4)(two), counting(11), counting(11), counting(7))
+
+
+# -------------------------------------------------------------------- conditions of some lanes and of all
+
+
+def between(x, y, low, high, least):
+    for i in range(y.shape[0]):
+        for j in range(y.shape[1]):
+            if j >= low and i >= least and j < high and i + least < 5:
+                y[i, j] += x[i, j]
+
+
+def chosen(x, y, low, high, least):
+    for i in range(y.shape[0]):
+        for j in range(y.shape[1]):
+            y[i, j] = x[i, j - low] if j >= low and i >= least and j < high and i + least < 5 else 0.0
+
+
+@pytest.mark.parametrize("nest", [between, chosen])
+def test_conditions_of_some_lanes_and_of_all(nest):
+    kernel = vectorize("j", width=8)(nest)
+    lowering = lower(kernel, counting(4, 21), counting(4, 21), 0, 0, 0)
+    stage = lowering.stages["vectorization"]
+    same_in_all = [stmt for stmt in walk(stage.body) if isinstance(stmt, If) and not stmt.tail]
+    assert bool(same_in_all) == (nest is between)
+    assert all(lanes_of(stmt.test.type) == 1 for stmt in same_in_all)
+    for low, high, least in ((0, 21, 0), (3, 9, 1), (-4, 40, 0), (9, 3, 0), (8, 16, 3), (20, 21, -1), (21, 21, 2)):
+        args = counting(4, 70)[:, 40:61], counting(4, 21), low, high, least
+        if nest is between or (0 <= low and low <= high):
+            same(lowering, *args)
+            machine_code_agrees(kernel, *(np.ascontiguousarray(arg) if np.ndim(arg) else arg for arg in args))
+
+
+def test_a_test_that_might_fail_is_not_made_before_its_turn():
+    def quotients(x, y, d):
+        for i in range(y.shape[0]):
+            for j in range(y.shape[1]):
+                if j < d and 20 // d > i:
+                    y[i, j] = x[i, j]
+
+    lowering = lower(vectorize("j", width=4)(quotients), counting(3, 9), counting(3, 9), 2)
+    assert all(
+        lanes_of(stmt.test.type) > 1
+        for stmt in walk(lowering.stages["vectorization"].body)
+        if isinstance(stmt, If) and not stmt.tail
+    )
+    for divisor in (1, 5, 9):
+        same(lowering, counting(3, 9), counting(3, 9), divisor)
