@@ -132,7 +132,7 @@ def test_bench_prints_a_table_and_writes_it(folder):
 def test_doctor_finds_this_machine():
     result = run("doctor")
     assert result.returncode == 0, result.stderr
-    for word in ("python", "numba", "cpu features", "threads", "cache", "nvidia-cuda-nvcc"):
+    for word in ("python", "numba", "cpu features", "matrix unit", "threads", "cache", "nvidia-cuda-nvcc"):
         assert word in result.stdout
 
 
