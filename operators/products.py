@@ -15,6 +15,7 @@ from operators.plans import Step
 #: Element types that products take.
 FLOATING = ("float32", "float64", "float16", "bfloat16")
 WHOLE_NUMBERS = ("int8", "int32", "int64")
+HALVES = ("float16", "bfloat16")
 
 #: Results of at most so many rows are made one by one; B is then not packed.
 FEW = 4
@@ -94,6 +95,8 @@ def _form(left: Operand, right: Operand, target: Operand) -> str:
         return kernels.SMALL
     if depth > 1 and left.strides[1] != left.dtype.itemsize and rows * depth > CACHED:
         return kernels.TURNED_DEEP if depth > DEPTH else kernels.TURNED
+    if left.dtype.name in HALVES:
+        return kernels.WIDENED_DEEP if depth > DEPTH else kernels.WIDENED
     return kernels.DEEP if depth > DEPTH else kernels.BLOCKED
 
 

@@ -46,6 +46,7 @@ def gemm_kernel(A, B, C):
 
 #: How a product `Y[i, j] = f(sum over k)` is computed, by its shape and layout: see `schedule`.
 BLOCKED, DEEP, TURNED, TURNED_DEEP = "blocked", "deep", "turned", "turned-deep"
+WIDENED, WIDENED_DEEP = "widened", "widened-deep"
 SMALL, ROW, DOTS = "small", "row", "dots"
 MATRIX, MATRIX_DEEP = "matrix", "matrix-deep"
 
@@ -66,6 +67,7 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
     - `MATRIX`: blocks of 32 rows by 32 columns, for a matrix unit.  Both operands are packed, 512 columns of B and
       96 rows of A at a time, and every 32 rows of A go over all of the columns.
     - `MATRIX_DEEP`: the same with 256 columns, 2048 steps of k at a time.
+    - `WIDENED`, `WIDENED_DEEP`: as `BLOCKED` and `DEEP`, with A packed too, for halves: the copies hold float32.
     - `SMALL`: as `BLOCKED`, with B read where it lies.
     - `ROW`: for results of few rows.  16 rows of B are read at a time, from end to end, and their multiples added
       to 256 vectors of sums in the first cache.
@@ -110,6 +112,8 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
         TURNED_DEEP: packed(12, panel // 2, 1024, left),
         MATRIX: for_matrix_unit(512, None),
         MATRIX_DEEP: for_matrix_unit(256, 2048),
+        WIDENED: packed(6, panel, None, left),
+        WIDENED_DEEP: packed(6, panel, 1024, left),
         SMALL: [
             tile(
                 i=(48, 6),

@@ -8,6 +8,7 @@ from pyschedule.analysis.affine import coefficient
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
 from pyschedule.ir.nodes import Array, Dim, Expr, For, Load, Var
+from pyschedule.ir.types import element_of
 from pyschedule.ir.visitors import (
     substitute_expr,
     variables,
@@ -94,6 +95,9 @@ def buffer_of(
     # Lanes want their elements side by side, whatever loop comes inside them; else the loops' order counts, or
     # where an axis belongs to several loops (a window) the array's own.
     axes.sort(key=lambda axis: (bool(axis.sources & lanes), 0 if halo else axis.position))
+    if target.staging_widens and element_of(array.dtype).is_half and not any(axis.sources & lanes for axis in axes):
+        # Halves are widened by whole vectors, from where they lie side by side.
+        axes.sort(key=lambda axis: axis.dim == array.unit_axis)
     return Buffer(tuple(axes), tuple(source), build.all_of(tests))
 
 

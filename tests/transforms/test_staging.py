@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pyschedule import tile, vectorize
+from pyschedule import tile, unroll, vectorize
 from pyschedule.ir.nodes import Barrier, Load, Select, Store
 from pyschedule.ir.types import lanes_of
 from pyschedule.ir.visitors import expressions, loops, variables, walk_with_loops
@@ -369,4 +369,24 @@ def test_a_choice_of_another_value_than_zero_is_made_at_each_read():
         assert loads(lowering.stages["tiling"], "X_tile")
         assert any(
             isinstance(part, Select) for part in expressions(loop_named(lowering.stages["tiling"], "r").body)
+
+
+@pytest.mark.parametrize(("dtype", "last"), [(np.float16, "k"), (np.float32, "i")])
+def test_halves_that_lanes_share_are_widened_row_by_row(dtype, last):
+    """Other elements stand in the order in which they are read, the rows of the register tile side by side."""
+    order = "j.0 i.0 i.1 j.1 k i.2 j.2"
+    both = tile(i=(8, 4), j=(32, 16), order=order, stage={"A": "i.0", "B": "j.0"})(kernels.gemm)
+    for rows, depth in ((9, 7), (4, 0), (1, 19)):
+        A, B, C = (counting(*shape).astype(dtype) for shape in ((rows, depth), (depth, 20), (rows, 20)))
+        lowering = agrees(vectorize("j", 16)(unroll("i")(both)), A, B, np.zeros_like(C))
+        filled = [
+            above[-1].var
+            for stmt, above in walk_with_loops(lowering.stages["tiling"].body)
+            if isinstance(stmt, Store) and stmt.array == "A_tile"
+        ]
+        assert [name[0] for name in filled] == [last]
+        assert all(
+            [lanes_of(index.type) for index in stmt.indices] == [1, 1, 16]
+            for stmt, _ in walk_with_loops(lowering.stages["vectorization"].body)
+            if isinstance(stmt, Store) and stmt.array == "A_tile" and dtype == np.float16
         )
