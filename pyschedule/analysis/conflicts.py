@@ -59,6 +59,8 @@ class Conflict:
             "output": ("written", "written"),
         }[self.kind]
         then = "after the kernel" if sink.text == "" else f"at {sink}"
+        if sink.counters == source.counters and sink.loc is not None and sink.loc != source.loc:
+            then += f" on line {sink.loc.line}"  # what happens within one iteration is told apart by its line
         if not source.counters and not sink.counters:
             then = f"on line {sink.loc.line}" if sink.loc is not None else "later"
             return f"{source.text} is {first} here and {second} {then}"

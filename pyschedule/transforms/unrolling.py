@@ -25,7 +25,7 @@ from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import partial_sums, unroll_limits, unroll_requests, written_out
 from pyschedule.transforms.jamming import Proof, may_jam, private_scalars
-from pyschedule.transforms.nest import Body, Names, exact_trips, replace_statement, runners, with_body
+from pyschedule.transforms.nest import Body, Names, exact_trips, replace_statement, runners, tile_form, with_body
 from pyschedule.transforms.registers import loops_over_registers
 from pyschedule.transforms.unroll_limits import left_to_compiler
 from pyschedule.transforms.unroll_requests import NothingToWriteOut, Request
@@ -143,6 +143,11 @@ class _Unroller:
         Raises `Unsupported` where it cannot be.
         """
         trips = exact_trips(loop)
+        form = tile_form(loop)
+        if factor is None and trips is None and form is not None and form.size > 1:
+            # All of a tile: the last one, which may be cut, is left to the remainder.
+            copies, how = self.unrolled(loop, form.size)
+            return copies, "; ".join(filter(None, (how, "a tile that is cut stays rolled")))
         if factor is None and trips is None:
             offer = f"a factor, as in unroll('{loop.source}', 4), unrolls it partially"
             raise NothingToWriteOut(f"its trip count is not known at compile time; {offer}", loop.loc)

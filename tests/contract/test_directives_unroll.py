@@ -341,7 +341,9 @@ def test_a_register_tile_in_one_nest_is_what_an_unroll_of_its_name_meant_in_stri
     assert "- Applied Unroll: factors=[4] on loops 'i'" in log
     first = product_in_three_nests.__code__.co_firstlineno + 1
     for line in (first, first + 7):
-        assert f"the loop 'i' of line {line} stays rolled: its trip count is not known at compile time" in log
+        rolled = f"the loop 'i' of line {line} stays rolled: its trip count is not known at compile time" in log
+        assert rolled == ("i" not in sizes)
+    assert ("a tile that is cut stays rolled" in log) == ("i" in sizes)
     same(kernel, A, B, np.full((7, 11), 9, "float32"))
 
 
@@ -355,3 +357,20 @@ def test_a_name_that_no_nest_can_unroll_in_full_is_skipped_in_each_and_an_error_
     one = tile(**{"i#2": 4, "j#2": 8})(unroll("i#2")(unroll("i#1")(product_in_three_nests)))
     log = str(quietly(one, A, A, A).log)
     assert log.count("- Skipped Unroll: loop 'i': its trip count") == 1 and "- Applied Unroll" in log
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 9, 16])
+def test_all_of_a_tile_that_may_be_cut_is_unrolled_and_the_cut_one_stays_rolled(size):
+    def halves(x, y):
+        for i in range(x.shape[0]):
+            s = 0.0
+            for k in range(x.shape[1]):
+                if x[i, k] > 0:
+                    s += x[i, k]
+            y[i] = s if s > 2 else -s
+
+    x, y = whole_numbers(size, 5), whole_numbers(size)
+    lowering = tile(i=4)(unroll("i", strict=True)(halves)).lower(x, y, target="cpu")
+    (record,) = [record for record in lowering.log if record.transform == "Unroll"]
+    assert str(record).startswith("- Applied Unroll: factors=[4] on loops 'i'")
+    same(tile(i=4)(unroll("i")(halves)), x, y)

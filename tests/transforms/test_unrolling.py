@@ -588,7 +588,8 @@ def test_unrolls_that_together_take_long_to_compile_are_warned_of_and_carried_ou
         for name, factor in zip("ijk", factors, strict=True):
             kernel = unroll(name, factor, strict=True)(kernel)
         lowering = agrees(kernel, counting(9, 9), counting(9, 9), counting(9, 9), rtol=1e-5)
-        return [record for record in lowering.log if record.status == "Warning"]
+        found = [record for record in lowering.log if record.status == "Warning"]
+        return [record for record in found if "operations" in record.summary]
 
     assert not warned(4, 4, 4)
     (record,) = warned(8, 8, 4)
