@@ -24,8 +24,8 @@ CALLS = {
     "matmul 300x2000x300": "a = np.ones((300, 2000), np.float32); call = lambda: operators.matmul(a, a.T.copy())",
     "linear 300x300x300, gelu": "a = np.ones((300, 300), np.float32);"
     "call = lambda: operators.linear(a, a, a[0], activation='gelu')",
-    "conv2d 3x3, 64->64, 56x56": "x = np.ones((1, 64, 56, 56), np.float32); w = np.ones((64, 64, 3, 3), np.float32);"
-    "call = lambda: operators.conv2d(x, w, padding=1)",
+    "conv2d 3x3, 64->64, 56x56": "x = np.ones((1, 64, 56, 56), np.float32);"
+    "w = np.ones((64, 64, 3, 3), np.float32); call = lambda: operators.conv2d(x, w, padding=1)",
     "layer_norm 1024x768": "x = np.ones((1024, 768), np.float32); call = lambda: operators.layer_norm(x, 768)",
 }
 

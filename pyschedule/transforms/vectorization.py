@@ -169,8 +169,9 @@ def _kept_in_memory(loops: Sequence[For], name: str, source: Kernel) -> str | No
             if extent.startswith(f"{name}."):
                 return (
                     f"nothing shows that the index `{index}` stays below `{extent}` where '{name}' is reached: it "
-                    f"is checked in every iteration, so that '{name}' cannot be summed in a register; a loop over "
-                    f"`range({extent})` needs no check"
+                    f"is checked in every iteration, so that '{name}' cannot be summed in a register; a scalar "
+                    f"that is summed in the loop and stored after it, or a loop over `range({extent})`, needs "
+                    f"no check"
                 )
     return None
 

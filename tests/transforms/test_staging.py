@@ -369,6 +369,7 @@ def test_a_choice_of_another_value_than_zero_is_made_at_each_read():
         assert loads(lowering.stages["tiling"], "X_tile")
         assert any(
             isinstance(part, Select) for part in expressions(loop_named(lowering.stages["tiling"], "r").body)
+        )
 
 
 @pytest.mark.parametrize(("dtype", "last"), [(np.float16, "k"), (np.float32, "i")])

@@ -620,10 +620,23 @@ def test_a_guarded_sum_that_an_unproved_index_keeps_in_memory_says_so_and_a_prov
 
     (reason,) = skips(lower(vectorize("j", 4)(perhaps_outside), counting(5, 9), counting(5)))
     assert "the index `i` stays below `r.shape[0]` where 'r' is reached: it is checked in every iteration" in reason
-    assert "a loop over `range(r.shape[0])` needs no check" in reason
-    lowering = agrees(vectorize("j", 4)(inside), counting(5, 9), counting(5))
-    assert applied(lowering) == ["Vectorization: width=4 on loop 'j'"]
-    machine_code_agrees(vectorize("j", 4)(inside), counting(5, 9), counting(5))
+    assert (
+        "a scalar that is summed in the loop and stored after it, or a loop over `range(r.shape[0])`, needs"
+        in reason
+    )
+
+    def in_a_scalar(A, r):
+        for i in range(A.shape[0]):
+            s = 0.0
+            for j in range(A.shape[1]):
+                if A[i, j] > 0:
+                    s += A[i, j]
+            r[i] += s
+
+    for body in (inside, in_a_scalar):
+        lowering = agrees(vectorize("j", 4)(body), counting(5, 9), counting(5))
+        assert applied(lowering) == ["Vectorization: width=4 on loop 'j'"]
+        machine_code_agrees(vectorize("j", 4)(body), counting(5, 9), counting(5))
 
 
 def test_lanes_of_another_dtype_than_the_arrays_are_refused():
