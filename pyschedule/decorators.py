@@ -8,9 +8,10 @@ is a `LegalityError`, not a warning) and `strict_math=True` (no reassociation or
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyschedule.errors import ScheduleError
@@ -79,6 +80,7 @@ def tile(
     loc = _place()
     sizes = _named_sizes(loops, sizes, loc)
     shapes = {"input_shapes": input_shapes, "tile_shapes": tile_shapes, "pad": pad}
+    _meant(sizes, ("order", "stage", "parallel", "target", "strict", "strict_math", *shapes), loc)
     try:
         common = _common(target, strict, strict_math, loc)
         forms: list[Directive] = []
@@ -276,6 +278,16 @@ def _named_sizes(loops: Any, sizes: dict[str, Any], loc: Location) -> dict[str, 
     if twice:
         raise ScheduleError(f"tile: the loop {twice[0]!r} has sizes in the dict and as a keyword; keep one", loc)
     return {**loops, **sizes}
+
+
+def _meant(sizes: dict[str, Any], arguments: Iterable[str], loc: Location) -> None:
+    """A keyword that is no size and nearly the name of an argument is a slip."""
+    for name, value in sizes.items():
+        near = difflib.get_close_matches(name, arguments, 1, 0.75)
+        values = value if isinstance(value, (tuple, list)) else (value,)
+        if near and not all(integer(item) is not None for item in values):
+            text = f"tile: there is no argument {name!r}; {near[0]}={value!r} may be what was meant"
+            raise ScheduleError(text, loc)
 
 
 def _sizes_of_a_loop(settings: dict[str, Any]) -> str:

@@ -111,6 +111,20 @@ def test_a_loop_named_like_an_argument_is_told_the_way_out(name, size):
     assert f"{__file__}:" in text
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"ordr": "i.0 j k i.1"}, "order='i.0 j k i.1'"),
+        ({"paralel": "i.0"}, "parallel='i.0'"),
+        ({"stages": {}}, "stage={}"),
+    ],
+)
+def test_a_slip_in_the_name_of_an_argument_is_told_from_a_loop(given, meant):
+    text = refused(gemm, lambda function: tile(i=4, **given)(function))
+    assert f"there is no argument {next(iter(given))!r}; {meant} may be what was meant" in text
+    assert "there is no loop 'ordr'" in refused(gemm, tile(ordr=4))
+
+
 def test_a_dict_takes_the_sizes_of_any_loop_beside_keywords():
     kernel = apply(named_like_arguments, tile({"order": 4, "stage": 8}, order="order.0 stage.0 order.1 stage.1"))
     x, y = np.ones((9, 11)), np.zeros((9, 11))
