@@ -115,7 +115,7 @@ def test_stages_by_name():
 
 
 def test_the_log_is_a_frame():
-    kernel = unroll("k")(tile(k=8)(product.python))
+    kernel = unroll("j")(tile(k=8)(product.python))
     with pytest.warns(UserWarning, match="Skipped Unroll"):
         frame = kernel.lower(MATRIX, MATRIX, MATRIX).log.to_frame()
     assert isinstance(frame, pandas.DataFrame)
