@@ -45,7 +45,7 @@ def tile(
     *,
     order: str | Sequence[str] | None = None,
     stage: Mapping[str, str] | None = None,
-    parallel: str | None = None,
+    parallel: str | Sequence[str] | None = None,
     input_shapes: Sequence[Sequence[int | None]] | None = None,
     tile_shapes: Sequence[Sequence[int]] | None = None,
     pad: int | Sequence[Sequence[int]] | None = None,
@@ -70,7 +70,8 @@ def tile(
     A loop whose name cannot be a keyword here stands in a dict: `tile({"j#2": 8, "order": 4}, i=64)`.
 
     `order` lists all pieces, outermost first; `stage={"B": "j.0"}` copies the tile of `B` used inside `j.0` into
-    fast memory; `parallel="i.0"` shares that loop's iterations among threads.
+    fast memory; `parallel="i.0"` shares that loop's iterations among threads.  Of loops inside one another, as in
+    `parallel="j.0 i.0"`, they share the first that has enough for all of them, else the last.
 
     With `input_shapes` and `tile_shapes` the function speaks of one tile of each input and is lifted to the
     whole arrays; `pad` adds that many zeros around windowed axes.
@@ -302,8 +303,9 @@ def _sizes_of_a_loop(settings: dict[str, Any]) -> str:
 def _tile(
     sizes: dict[str, Any], order: Any, stage: Any, parallel: Any, common: dict[str, Any], loc: Location
 ) -> Tile:
-    if parallel is not None and not isinstance(parallel, str):
-        raise ScheduleError(f"tile: parallel must name one loop or piece, not {parallel!r}", loc)
+    shared = words(parallel, "tile: parallel", loc)
+    if parallel is not None and not shared:
+        raise ScheduleError(f"tile: parallel={parallel!r} names no loop", loc)
     pieces = words(order, "tile: order", loc)
     if order is not None and not pieces:
         raise ScheduleError(f"tile: order={order!r} lists no loop", loc)
@@ -311,7 +313,7 @@ def _tile(
         sizes=tuple((name, sizes_of(value, f"tile: the size of {name!r}", loc)) for name, value in sizes.items()),
         order=pieces,
         stage=pairs(stage, "tile: stage", loc),
-        parallel=parallel,
+        parallel=shared,
         **common,
     )
 

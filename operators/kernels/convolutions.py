@@ -114,7 +114,7 @@ def convolution_kernel(
     """
     kernel = convolution_nest(strides, dilations, activation)
     order = "n g o.0 y x.0 r s c x.1 o.1"
-    kernel = tile(o=block, x=pixels, order=order, stage={"W": "o.0"}, parallel="y", target="cpu")(kernel)
+    kernel = tile(o=block, x=pixels, order=order, stage={"W": "o.0"}, parallel="o.0 y", target="cpu")(kernel)
     kernel = vectorize("o", target="cpu")(kernel)
     kernel = unroll("x", target="cpu")(kernel)
     kernel = tile(o=(32, 4), x=(32, 4), c=8, target="cuda")(kernel)

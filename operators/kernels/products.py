@@ -85,7 +85,7 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
         order = f"j.0 {outer} i.0 i.1 j.1 {inner} i.2 j.2"
         sizes = {"i": (96, rows), "j": (16 * lanes, columns)} | cut
         return [
-            tile(**sizes, order=order, stage=stage, parallel="i.0", target="cpu"),
+            tile(**sizes, order=order, stage=stage, parallel="j.0 i.0", target="cpu"),
             vectorize("j", width=lanes, target="cpu"),
             unroll("i", rows, target="cpu"),
             unroll("k", 4, target="cpu"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyschedule.codegen.cpu_vectors import VectorWriter
-from pyschedule.codegen.emitter import merged_tests
+from pyschedule.codegen.emitter import INDENT, merged_tests
 from pyschedule.codegen.expressions import (
     CONDITIONAL,
     OR,
@@ -385,6 +387,15 @@ class MemoryWriter(VectorWriter):
         else:
             self._memory[array] = name
             self.line(text, self.place(stmt.loc))
+
+    @contextmanager
+    def memory_here(self) -> Iterator[None]:
+        """Memory for the statements written meanwhile is allocated before them, not at the function's entry."""
+        hoisted, memory, place = dict(self._hoisted), dict(self._memory), len(self.lines)
+        yield
+        new = [text for key, text in self._hoisted.items() if key not in hoisted]
+        self.lines[place:place] = [f"{INDENT * self.depth}{text}" for text in new]
+        self._hoisted, self._memory = hoisted, memory
 
     def _known_at_entry(self, size: Expr) -> bool:
         known = variables(size) <= self._parameters

@@ -17,18 +17,15 @@ from pyschedule.codegen.cpu_memory import MemoryWriter
 from pyschedule.codegen.emitter import INDENT
 from pyschedule.codegen.names import Names
 from pyschedule.codegen.program import Program
-from pyschedule.codegen.shares import Shares, fine_shares
+from pyschedule.codegen.shares import Shares, shares_of
 from pyschedule.codegen.words import NUMBA_NAMES, SIMD_NAMES
 from pyschedule.errors import InternalError
-from pyschedule.ir import build
 from pyschedule.ir.nodes import Array, Const, For, Kernel, Poll, Return, Var
-from pyschedule.ir.visitors import contains
+from pyschedule.ir.visitors import contains, loops
 from pyschedule.schedule.targets import Target
 
 _MATH_NAMES = frozenset({"inf", "nan"})
-_OWN_NAMES = frozenset({"OPTIONS", "np"})
-#: The name, as a scalar, of where a thread's share of a loop ends; no scalar of a kernel has it.
-_LAST = "end of the share"
+_OWN_NAMES = frozenset({"INNER", "OPTIONS", "np"})
 
 
 def generate(kernel: Kernel, target: Target, *, parallel: bool, cache: bool = False) -> Program:
@@ -58,6 +55,14 @@ class _Module:
         self.functions: list[str] = []
         self.threaded = False
         self.live_after = outline.live_after(kernel) if parallel else {}
+        self.outlined: dict[str, str] = {}  # the functions of parallel loops, by the loops' counters
+        self._shares: dict[str, Shares] = {}
+
+    def shares_of(self, loop: For) -> Shares:
+        """How a parallel loop is shared out: decided once, so that its body is the same wherever it is written."""
+        if loop.var not in self._shares:
+            self._shares[loop.var] = shares_of(loop)
+        return self._shares[loop.var]
 
     @property
     def control(self) -> str:
@@ -101,6 +106,7 @@ class _Module:
             "}",
         ]
         if self.threaded:  # machine code from Numba's cache calls into the library of the threads
+            options += ['INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called from here only']
             options += ["", "get_num_threads()  # starts the threads"]
         header = f'"""The kernel {self.kernel.name}{origin} as Numba source for {self.target}."""'
         parts = ["\n".join([header, "", *imports, "", *options]), *self.functions]
@@ -119,16 +125,16 @@ class CpuWriter(MemoryWriter):
     def parameter(self, param: Array | Var) -> str:
         return self.array(param.name) if isinstance(param, Array) else self.variable(param.name)
 
-    def variable(self, name: str) -> str:
-        return self.module.names.of("local", "last") if name == _LAST else super().variable(name)
-
     def definition(self, name: str, params: list[str]) -> str:
         """The text of the whole function."""
         lines = [*self.prologue(), *self.lines] or [f"{INDENT}pass"]
-        return "\n".join(["@njit(**OPTIONS)", f"def {name}({', '.join(params)}):", *lines])
+        # What allocates is a compiled function, which Numba compiles again for callers with other options.
+        inner = self.in_thread and not any("scratch(" in line for line in lines)
+        options = "**OPTIONS, **INNER" if inner else "**OPTIONS"
+        return "\n".join([f"@njit({options})", f"def {name}({', '.join(params)}):", *lines])
 
     def loop(self, stmt: For) -> None:
-        if stmt.mapping != "parallel" or not self.module.parallel or self.in_thread:
+        if stmt.mapping != "parallel" or not self.module.parallel:
             super().loop(stmt)
             return
         reason = outline.obstacle(stmt, self.kernel, self.arrays, self.module.live_after[stmt.var])
@@ -137,18 +143,39 @@ class CpuWriter(MemoryWriter):
             super().loop(stmt)
             return
         self.module.threaded = True
-        shares = fine_shares(stmt, Var(_LAST))
+        shares = self.module.shares_of(stmt)
         work, arguments = self.outlined(stmt, shares)
-        start, stop, step = (self.index(part) for part in (stmt.start, stmt.stop, stmt.step))
-        if shares is not None:
-            step = str(shares.step)
+        start, stop, step = self.index(stmt.start), self.index(stmt.stop), self.index(shares.step)
         trips = f"len(range({start}, {stop}, {step}))"
-        call = f"{self.use('on_threads')}({work}, {trips}, ({', '.join([start, trips, step, *arguments])}))"
+        given = ", ".join([start, trips, step, *arguments])
+        if self.in_thread:  # the threads share a loop around this one
+            # Literals have types of their own in Numba, for which the function would be compiled again.
+            whole = [f"{self.use('int64')}({number})" for number in ("0", "1", start, trips, step)]
+            self.line(f"{work}({', '.join([*whole, *arguments])})", self.place(stmt.loc, f"loop {stmt.label}"))
+            self.leave_with_others(stmt)
+            return
+        if not any(inner.mapping == "parallel" for inner in loops(stmt.body)):
+            self.launch(stmt, work, trips, given)
+            return
+        self.line(f"if {self.use('keep_busy')}({trips}):")
+        with self.indented():
+            self.launch(stmt, work, trips, given)
+        self.line("else:")
+        with self.indented(), self.memory_here():
+            self.line(f"{self.variable(shares.last.name)} = {stop}")
+            super().loop(replace(stmt, body=shares.body))
+
+    def launch(self, stmt: For, work: str, trips: str, given: str) -> None:
+        """The loop on all threads."""
+        call = f"{self.use('on_threads')}({work}, {trips}, ({given}))"
         raises = outline.raises(stmt.body)
         self.line(f"if {call}:" if raises else call, self.place(stmt.loc, f"loop {stmt.label} on threads"))
         if raises:
             with self.indented():
                 self.line('raise IndexError("index is out of range")')
+        self.leave_with_others(stmt)
+
+    def leave_with_others(self, stmt: For) -> None:
         if contains(stmt.body, Poll):
             self.line(f"if {self.module.control}[1]:", "some thread has left")
             self.leave()
@@ -178,35 +205,36 @@ class CpuWriter(MemoryWriter):
         self.fence()
         super().give_back(stmt)
 
-    def outlined(self, stmt: For, shares: Shares | None) -> tuple[str, list[str]]:
-        """Writes the function of one piece of a parallel loop into the module: its name, and the arguments that it
-        takes behind the piece and the range."""
+    def outlined(self, stmt: For, shares: Shares) -> tuple[str, list[str]]:
+        """Writes the function of one piece of a parallel loop into the module, once: its name, and the arguments
+        that it takes behind the piece and the range."""
         module = self.module
-        work = module.names.fresh(f"{module.entry}_{stmt.label or stmt.var}".replace(".", "_"))
         outer = outline.captured(stmt, self.arrays)
-        writer = CpuWriter(module, in_thread=True)
-        writer.arrays = dict(self.arrays)
-        writer.adopt(self, outer.scalars)
-        own = writer.piece(stmt, shares)
         arguments = [*map(self.array, outer.arrays), *map(self.variable, outer.scalars)]
         if contains(stmt.body, Poll):
             arguments.append(module.control)
-        module.functions.append(writer.definition(work, [*own, *arguments]))
+        if (work := module.outlined.get(stmt.var)) is None:
+            work = module.names.fresh(f"{module.entry}_{stmt.label or stmt.var}".replace(".", "_"))
+            module.outlined[stmt.var] = work
+            writer = CpuWriter(module, in_thread=True)
+            writer.arrays = dict(self.arrays)
+            writer.adopt(self, outer.scalars)
+            own = writer.piece(stmt, shares)
+            module.functions.append(writer.definition(work, [*own, *arguments]))
         return work, arguments
 
-    def piece(self, stmt: For, shares: Shares | None) -> list[str]:
+    def piece(self, stmt: For, shares: Shares) -> list[str]:
         """The neighbouring iterations of a parallel loop that are one thread's; the parameters that say which."""
         names = [
-            self.module.names.of("local", name)
-            for name in ("piece", "pieces", "start", "trips", "step", "first", "last")
+            self.module.names.of("local", name) for name in ("piece", "pieces", "start", "trips", "step", "first")
         ]
-        piece, pieces, start, trips, step, first, last = names
+        piece, pieces, start, trips, step, first = names
+        last = self.variable(shares.last.name)
         self.line(f"{first} = {start} + {trips} * {piece} // {pieces} * {step}")
         self.line(f"{last} = {start} + {trips} * ({piece} + 1) // {pieces} * {step}")
-        self.enter(stmt if shares is None else replace(stmt, step=build.const(shares.step), max_trip=None))
-        stride = step if shares is None else self.index(stmt.step)
-        header = f"for {self.variable(stmt.var)} in range({first}, {last}, {stride}):"
+        self.enter(replace(stmt, step=shares.step, max_trip=None))
+        header = f"for {self.variable(stmt.var)} in range({first}, {last}, {self.index(stmt.step)}):"
         self.line(header, self.place(stmt.loc, f"loop {stmt.label}"))
-        self.looped(stmt.body if shares is None else shares.body, stmt.unroll)
+        self.looped(shares.body, stmt.unroll)
         self.fence()
         return names[:5]

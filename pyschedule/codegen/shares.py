@@ -35,19 +35,25 @@ from pyschedule.ir.visitors import (
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Shares begin at multiples of `step` values; `body` is the loop's, in which tiles end where `last` does."""
+    """Shares begin at multiples of `step` values, and end at `last`, where tiles in `body`, the loop's, end too."""
 
-    step: int
+    step: Expr
     body: Body
+    last: Var
 
 
-def fine_shares(loop: For, last: Var) -> Shares | None:
-    """How a parallel loop is shared out by less than an iteration; `None`: it is not.
+def shares_of(loop: For) -> Shares:
+    """How a parallel loop is shared out.
 
-    What the source computes, and what is written to memory that other threads see, must stand in the loops that go
-    through the tile: those of the same name, up to the tile's end.  Outside them the tile's end, as an expression,
-    must not occur: it could be the user's own there, of the same looks.
+    By less than an iteration only if what the source computes, and what is written to memory that other threads
+    see, stands in the loops that go through the tile: those of the same name, up to the tile's end.  Outside them
+    the tile's end, as an expression, must not occur: it could be the user's own there, of the same looks.
     """
+    last = Var(f"{loop.var} last")  # no name that a kernel has
+    return _fine(loop, last) or Shares(loop.step, loop.body, last)
+
+
+def _fine(loop: For, last: Var) -> Shares | None:
     size = build.constant(loop.step)
     if loop.grain is None or size is None or size % loop.grain:
         return None
@@ -62,7 +68,8 @@ def fine_shares(loop: For, last: Var) -> Shares | None:
     if size % step:
         return None
     nearer = build.minimum(end, last)
-    return Shares(step, rewrite(loop.body, expression=lambda expr: nearer if expr == end else None))
+    body = rewrite(loop.body, expression=lambda expr: nearer if expr == end else None)
+    return Shares(build.const(step), body, last)
 
 
 @dataclass(frozen=True, slots=True)

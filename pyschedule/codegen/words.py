@@ -18,7 +18,7 @@ _SIMD: Final = """
     FewerPasses
     first_to_leave stop_requested
     stay_rolled unroll_by unroll_fully
-    on_threads
+    keep_busy on_threads
     matrix_product pack
     fence prefetch prefetch_for_writing store_masked_streaming store_streaming streams
     gather gather_masked head load load_masked load_strided load_strided_masked load_vector ramp scatter_masked

@@ -332,6 +332,7 @@ class For(Stmt):
     `mapping` says what runs the iterations: `"serial"`, `"parallel"` (CPU threads), `"block.x"`, `"block.y"`,
     `"block.z"`, `"thread.x"`, `"thread.y"`, `"thread.z"` (one iteration or more a block or thread), or
     `"cooperative"` (a loop, perhaps of a nest, shared out among all threads of the block).
+    Of parallel loops inside one another threads share the first that has enough iterations for all of them.
 
     `unroll` asks the back end: 0 nothing, 1 stay rolled (`nounroll`), N > 1 unroll by N, -1 unroll fully.
     `max_trip` is a compile-time upper bound of the trip count, where there is one.

@@ -30,14 +30,14 @@ class Directive:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile(Directive):
     """`sizes`: loop name → sizes, outermost first.  `order`: every piece once.  `stage`: array → the piece
-    inside which its tile is copied.  `parallel`: the piece whose iterations threads share.  `display`: how the
+    inside which its tile is copied.  `parallel`: the pieces whose iterations threads share.  `display`: how the
     log writes the sizes where it is not `i=..., j=...` (the block form); `automatic` asks for staging where it
     fits, without a word if it does not."""
 
     sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     order: tuple[str, ...] = ()
     stage: tuple[tuple[str, str], ...] = ()
-    parallel: str | None = None
+    parallel: tuple[str, ...] = ()
     display: str = ""
     automatic: bool = False
 
@@ -112,7 +112,7 @@ class Schedule:
         for item in self.directives:
             if isinstance(item, Tile):
                 names += [name for name, _ in item.sizes] + [*item.order, *(piece for _, piece in item.stage)]
-                names += [item.parallel] if item.parallel is not None else []
+                names += item.parallel
             elif isinstance(item, (Vectorize, Unroll, NoUnroll)) and item.loop is not None:
                 names.append(item.loop)
             else:

@@ -120,8 +120,8 @@ def _check_target(schedule: Schedule, function: _Function, block_sizes: Sizes) -
                     tile.loc,
                 )
             _pieces_of(piece, f"tile: stage of {array!r}", function, sizes, tile.loc)
-        if tile.parallel is not None:
-            _pieces_of(tile.parallel, "tile: parallel", function, sizes, tile.loc)
+        for name in tile.parallel:
+            _pieces_of(name, "tile: parallel", function, sizes, tile.loc)
     _vectorize_names_each_loop_once(schedule, function, sizes)
     _unroll_names_each_loop_once(schedule, function, sizes)
 
@@ -195,7 +195,7 @@ def _one_of_each_setting(schedule: Schedule) -> None:
             case Tile():
                 if directive.order:
                     once("tile: order", directive)
-                if directive.parallel is not None:
+                if directive.parallel:
                     once("tile: parallel", directive)
                 for array, _ in directive.stage:
                     once(f"tile: stage of {array!r}", directive)

@@ -51,13 +51,13 @@ def map_loops(
     """
     refused: list[Record] = []
     notes: list[str] = []
-    asked = [(directive, directive.parallel) for directive in directives if directive.parallel]
+    asked = [(directive, name) for directive in directives for name in directive.parallel]
     if target.thread_mapping:
         kernel = _hardware(kernel, target, dependences, lanes, notes)
-        refused = [record for one, name in asked for record in _not_mapped(kernel, one, name or "", dependences)]
+        refused = [record for one, name in asked for record in _not_mapped(kernel, one, name, dependences)]
         return kernel, tuple(refused), tuple(notes)
     for directive, name in asked:
-        spec = loop_names.parse(name or "")
+        spec = loop_names.parse(name)
         chosen = [loop for loop in loops(kernel.body) if spec is not None and spec.matches(loop)]
         for loop in chosen:
             fine = _finer(kernel, loop, dependences)
@@ -69,7 +69,7 @@ def map_loops(
                 summary = f"parallel='{name}': {reason}"
                 refused.append(Record("Parallelization", "Skipped", summary, (), directive.loc, loop.loc))
         if not chosen:
-            refused.append(_not_there(directive, name or ""))
+            refused.append(_not_there(directive, name))
     if not asked and directives:
         for stmt in kernel.body:
             if isinstance(stmt, For):

@@ -91,7 +91,7 @@ def joined(directives: Sequence[Tile]) -> Tile:
         sizes=tuple(pair for directive in directives for pair in directive.sizes),
         order=next((directive.order for directive in directives if directive.order), ()),
         stage=tuple(pair for directive in directives for pair in directive.stage),
-        parallel=next((directive.parallel for directive in directives if directive.parallel), None),
+        parallel=next((directive.parallel for directive in directives if directive.parallel), ()),
         automatic=any(directive.automatic for directive in directives),
         display=next((directive.display for directive in directives if directive.display), "")
         if sum(bool(directive.sizes) for directive in directives) == 1

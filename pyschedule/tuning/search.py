@@ -305,8 +305,7 @@ def _decorator(tile: Tile) -> str:
         parts.append(f'order="{" ".join(tile.order)}"')
     if tile.stage:
         parts.append("stage={" + ", ".join(f'"{array}": "{piece}"' for array, piece in tile.stage) + "}")
-    for name in ("parallel", "target"):
-        value = getattr(tile, name)
-        parts += [f'{name}="{value}"'] if value is not None else []
+    parts += [f'parallel="{" ".join(tile.parallel)}"'] if tile.parallel else []
+    parts += [f'target="{tile.target}"'] if tile.target is not None else []
     parts += [f"{name}=True" for name in ("strict", "strict_math") if getattr(tile, name)]
     return f"@tile({', '.join(parts)})"

@@ -255,6 +255,45 @@ def test_a_scalar_of_the_same_name_in_two_nests_is_private_in_both() -> None:
     agree(kernel, {"x": np.arange(9), "y": np.zeros(9, np.int64)}, parallel=True)
 
 
+def nested_work(*inner: Stmt, **fields: Any) -> Kernel:
+    """Groups of rows, each with a buffer that one parallel loop fills and another reads, inside a third."""
+    x, y = array("x", "float32", 3), array("y", "float32", 3)
+    row = Array("row", FLOAT32, (Dim("x", 2),), space="packed")
+    fill = parallel("t", Dim("x", 2), Store("row", (Var("t"),), load(x, N, build.ZERO, Var("t"))))
+    value = BinOp("+", Load("row", (J,), FLOAT32), load(x, N, I, J), FLOAT32)
+    use = parallel("i", Dim("x", 1), serial("j", Dim("x", 2), Store("y", (N, I, J), value)), *inner)
+    return Kernel("groups", (x, y), (parallel("n", Dim("x", 0), Alloc(row), fill, use, **fields),))
+
+
+def test_threads_share_the_outer_of_two_parallel_loops_or_the_inner_one_if_the_outer_is_short() -> None:
+    source = source_of(nested_work(), parallel=True)
+    assert "if keep_busy(len(range(0, x_n0, 1))):" in source
+    # Each function is written once, and called in two places: on threads, and by the thread of an outer iteration.
+    assert [source.count(text) for text in ("def groups_i(", "(groups_i,", "groups_i(int64(0), int64(1),")] == [
+        1
+    ] * 3
+    assert [source.count(text) for text in ("def groups_n(", "(groups_n,", "def groups_t(")] == [1] * 3
+    function = compiled(nested_work(), parallel=True)
+    for groups in (0, 1, 2, 3, 8, 13):
+        x = samples("float32", groups * 12).reshape(groups, 3, 4)
+        agree(nested_work(), {"x": x, "y": np.zeros_like(x)}, function=function)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_an_error_in_nested_parallel_loops_is_raised_by_the_call(groups: int) -> None:
+    x, y = array("x", "int64", 2), array("y", "int64", 2)
+    at = Call("checked_index", (load(x, N, I), Dim("y", 1)), INT64)
+    inner = parallel("i", Dim("x", 1), Store("y", (N, I), load(x, N, at)))
+    kernel = Kernel("take", (x, y), (parallel("n", Dim("x", 0), inner),))
+    function = compiled(kernel, parallel=True)
+    data: dict[str, Any] = {"x": np.zeros((groups, 5), np.int64), "y": np.ones((groups, 5), np.int64)}
+    call(function, kernel, data, {})
+    np.testing.assert_array_equal(data["y"], 0)
+    data["x"][groups - 1, 4] = 9
+    with pytest.raises(IndexError, match="out of range"):
+        call(function, kernel, data, {})
+
+
 def test_an_index_error_of_a_thread_is_raised_by_the_call() -> None:
     where, x, y = array("where", "int64"), array("x", "float32"), array("y", "float32")
     at = Call("checked_index", (load(where, I), Dim("x", 0)), INT64)

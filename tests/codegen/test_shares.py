@@ -9,42 +9,38 @@ import pytest
 
 from operators.kernels.products import product_kernel
 from pyschedule import poll, tile, unroll, vectorize
-from pyschedule.codegen.shares import fine_shares
+from pyschedule.codegen.shares import shares_of
 from pyschedule.ir import build
 from pyschedule.ir.interpreter import run
-from pyschedule.ir.nodes import Assign, For, Kernel, Stmt, Var
+from pyschedule.ir.nodes import Assign, For, Kernel, Stmt
 from pyschedule.ir.types import INT64
 from pyschedule.ir.visitors import loops, rewrite
 
-LAST = Var("last of a share")
 TARGET = "cpu"
 
 
 def shared_loops(kernel: Kernel) -> list[For]:
     """The parallel loops that are shared out by less than an iteration."""
-    return [
-        loop for loop in loops(kernel.body) if loop.mapping == "parallel" and fine_shares(loop, LAST) is not None
-    ]
+    every = (loop for loop in loops(kernel.body) if loop.mapping == "parallel")
+    return [loop for loop in every if shares_of(loop).step != loop.step]
 
 
 def in_shares(kernel: Kernel, pieces: int) -> Kernel:
-    """The kernel with each of those loops cut into shares as threads get them, in the opposite order."""
+    """The kernel with each parallel loop cut into shares as threads get them, in the opposite order."""
 
     def cut(stmt: Stmt) -> Stmt | tuple[Stmt, ...] | None:
         if not isinstance(stmt, For) or stmt.mapping != "parallel":
             return None
-        shares = fine_shares(stmt, LAST)
-        if shares is None:
-            return None
-        trips = build.ceildiv(build.sub(stmt.stop, stmt.start), shares.step)
+        shares = shares_of(stmt)
+        trips = build.ceildiv(build.sub(stmt.stop, stmt.start), build.constant(shares.step))
         result: list[Stmt] = []
         for piece in reversed(range(pieces)):
             first, last = (
                 build.add(stmt.start, build.mul(build.floordiv(build.mul(trips, end), pieces), shares.step))
                 for end in (piece, piece + 1)
             )
-            loop = dataclasses.replace(stmt, start=first, stop=LAST, body=shares.body, mapping="serial")
-            result += [Assign(LAST.name, last, INT64), loop]
+            loop = dataclasses.replace(stmt, start=first, stop=shares.last, body=shares.body, mapping="serial")
+            result += [Assign(shares.last.name, last, INT64), loop]
         return tuple(result)
 
     return dataclasses.replace(kernel, body=rewrite(kernel.body, cut))
@@ -77,9 +73,9 @@ def test_rows_of_a_product_are_shared_out_by_register_tiles(form, rows):
 
 def test_two_threads_get_as_many_rows_as_register_tiles_allow():
     args = (numbers(127, 3), numbers(3, 8), numbers(127, 8))
-    (loop,) = shared_loops(product_kernel("blocked", 16).lower(*args, target=TARGET).stages["unroll"])
-    shares = fine_shares(loop, LAST)
-    assert (build.constant(loop.step), shares.step) == (96, 6)
+    columns, rows = shared_loops(product_kernel("blocked", 16).lower(*args, target=TARGET).stages["unroll"])
+    assert (build.constant(columns.step), build.constant(shares_of(columns).step)) == (256, 64)
+    assert (build.constant(rows.step), build.constant(shares_of(rows).step)) == (96, 6)
 
 
 def added(X, Y):

@@ -47,6 +47,24 @@ def test_the_piece_that_was_asked_for_and_no_other():
     assert mappings(stage) == {"i.1": "parallel"}
 
 
+def test_several_loops_each_where_its_iterations_may_run_at_once():
+    stage = agrees(tile(i=4, j=3, parallel="i.0 j.0")(kernels.transposed), *square()).stages["tiling"]
+    assert mappings(stage) == {"i.0": "parallel", "j.0": "parallel"}
+    lowering = agrees(tile(i=4, k=3, parallel=["i.0", "k.0"])(kernels.gemm), *[counting(7, 7)] * 3)
+    assert mappings(lowering.stages["tiling"]) == {"i.0": "parallel"}
+    assert [skip.split(":")[1] for skip in skips(lowering)] == [" parallel='k.0'"]
+
+
+def test_how_finely_a_tile_may_be_shared_out():
+    def grains(kernel, *args):
+        stage = agrees(kernel, *args).stages["tiling"]
+        return [loop.grain for loop in loops(stage.body) if loop.mapping == "parallel"]
+
+    assert grains(tile(i=(12, 4), parallel="i.0")(kernels.transposed), *square()) == [4]
+    assert grains(tile(i=12, parallel="i.0")(kernels.transposed), *square()) == [1]
+    assert grains(tile(i=(12, 5), parallel="i.0")(kernels.transposed), *square()) == [None]
+
+
 @pytest.mark.parametrize("loop", ["i", "i.0", "j"])
 def test_loops_around_a_break_do_not_run_on_the_cores(loop):
     def first(A, out):

@@ -98,7 +98,7 @@ from pyschedule.codegen.simd.passes import FewerPasses
 from pyschedule.codegen.simd.polling import first_to_leave, stop_requested
 from pyschedule.codegen.simd.prefetching import prefetch, prefetch_for_writing
 from pyschedule.codegen.simd.streaming import fence, store_masked_streaming, store_streaming, streams
-from pyschedule.codegen.simd.threads import on_threads
+from pyschedule.codegen.simd.threads import keep_busy, on_threads
 from pyschedule.codegen.simd.types import VectorType
 
 __all__ = [
@@ -141,6 +141,7 @@ __all__ = [
     "isfinite",
     "isinf",
     "isnan",
+    "keep_busy",
     "lgamma",
     "library_power",
     "load",

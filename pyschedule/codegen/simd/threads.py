@@ -33,7 +33,8 @@ def on_threads(typing: Any, work: Any, trips: Any, arguments: Any) -> Any:
     Threads must have been started before machine code that calls this is loaded: `numba.get_num_threads()` does it.
     """
     numba.get_num_threads()
-    called = work.get_call_type(typing, (types.int64, types.int64, *arguments.types), {})
+    given = map(types.unliteral, arguments.types)
+    called = work.get_call_type(typing, (types.int64, types.int64, *given), {})
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         program = signature.args[0].dispatcher.overloads[called.args]
@@ -42,8 +43,7 @@ def on_threads(typing: Any, work: Any, trips: Any, arguments: Any) -> Any:
         shared_type = ir.LiteralStructType([packed.type, INT64, INT64])
         pieces = _pieces(context, builder.module, program, called, shared_type)
 
-        threads = builder.call(_function(builder, "get_num_threads", ir.FunctionType(INT64, [])), [])
-        threads = builder.sext(builder.trunc(threads, INT32), INT64)  # the C function returns an int
+        threads = _threads(builder)
         wanted = context.cast(builder, args[1], signature.args[1], types.int64)
         count = builder.select(builder.icmp_signed("<", wanted, threads), wanted, threads)
         shared = cgutils.alloca_once(builder, shared_type)
@@ -55,6 +55,26 @@ def on_threads(typing: Any, work: Any, trips: Any, arguments: Any) -> Any:
         return builder.icmp_signed("!=", failed, INT64(0))
 
     return types.boolean(work, trips, arguments), codegen
+
+
+@intrinsic
+def keep_busy(typing: Any, trips: Any) -> Any:
+    """Whether so many iterations can be dealt out to the threads with at most one in seven idle at the end."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        threads = _threads(builder)
+        wanted = context.cast(builder, args[0], signature.args[0], types.int64)
+        rounds = builder.sdiv(builder.add(wanted, builder.sub(threads, INT64(1))), threads)
+        dealt = builder.mul(rounds, threads)
+        return builder.icmp_signed(">=", builder.mul(wanted, INT64(7)), builder.mul(dealt, INT64(6)))
+
+    return types.boolean(trips), codegen
+
+
+def _threads(builder: Any) -> Any:
+    """How many threads the caller may use."""
+    threads = builder.call(_function(builder, "get_num_threads", ir.FunctionType(INT64, [])), [])
+    return builder.sext(builder.trunc(threads, INT32), INT64)  # the C function returns an int
 
 
 def _launch(builder: Any, pieces: Any, shared: Any, count: Any, threads: Any) -> None:
