@@ -192,8 +192,10 @@ def _entry(plan: Plan, mode: str) -> str:
     return f"(_ps_parallel if {test} else _ps_serial)"
 
 
-#: Below this many innermost iterations (an estimate) starting threads costs more than they save.
-PARALLEL_WORK: Final = 200_000
+#: Below this much work (`hostcode.work_estimate`) starting threads costs more than they save.  Measured on two
+#: cores: products of 72 x 72 matrices gain a tenth and those of 64 x 64 lose a twentieth; norms of 30 rows of 1000
+#: elements gain a tenth, of 10 rows they lose it.
+PARALLEL_WORK: Final = 300_000
 
 
 def _result(index: int, scalar: Scalar, plan: Plan) -> str:

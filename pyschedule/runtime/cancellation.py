@@ -33,7 +33,7 @@ from pyschedule.errors import KernelCancelled, KernelTimeout
 
 #: How long the main thread sleeps between two looks at the clock, in seconds, at most.
 _LOOK: Final = 0.02
-#: Calls of fewer innermost iterations (an estimate) are over in some ten milliseconds: the main thread runs them.
+#: Calls of less work (`hostcode.work_estimate`) are over in some ten milliseconds: the main thread runs them.
 SHORT_WORK: Final = 1_000_000
 #: The words of a control array before those that polls report in.
 _HEAD: Final = 2

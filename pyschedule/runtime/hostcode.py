@@ -25,11 +25,12 @@ from pyschedule.ir.nodes import (
     Load,
     Select,
     Stmt,
+    Store,
     UnaryOp,
     Var,
     While,
 )
-from pyschedule.ir.visitors import bodies, substitute_expr, variables, walk_expr
+from pyschedule.ir.visitors import bodies, expressions, substitute_expr, variables, walk, walk_expr
 
 #: What the text may name besides arrays and scalars.  The prefix keeps clear of the user's names.
 HELPERS: Final[Mapping[str, Any]] = {
@@ -90,8 +91,13 @@ def names(expr: Expr) -> tuple[set[str], set[str]]:
     return {part.array for part in walk_expr(expr) if isinstance(part, Dim)}, variables(expr)
 
 
+#: What an innermost iteration counts that meets an element of an array which no other meets.  Where all elements
+#: are met again, as in a product of matrices, they wait in registers and caches, and an iteration counts 1.
+_STREAMED: Final = 4
+
+
 def work_estimate(kernel: Kernel) -> tuple[str, bool]:
-    """The number of innermost iterations at most, as Python, and whether it reads scalar arguments.
+    """The work of a call at most, in innermost iterations of a product, as Python, and whether it reads scalars.
 
     A bound that depends on outer counters counts at its larger end; a trip count read from memory, or of a
     `while`, counts as endless (so that such kernels run in parallel where they can).
@@ -140,7 +146,16 @@ def _loop_work(loop: For, ranges: dict[str, tuple[Expr, Expr]], scalars: frozens
         {**ranges, loop.var: (_at(loop.start, low, scalars), _at(loop.stop, high, scalars))},
         scalars,
     )
-    return trips if inner is None else f"{trips} * ({inner})"
+    if inner is not None:
+        return f"{trips} * ({inner})"
+    return f"{trips} * {_STREAMED}" if _streams(loop, {*ranges, loop.var}) else trips
+
+
+def _streams(loop: For, counters: set[str]) -> bool:
+    """Whether an iteration reads or writes an element that has the counters of all loops around it for indices."""
+    accesses: list[Load | Store] = [part for part in expressions(loop.body) if isinstance(part, Load)]
+    accesses += [stmt for stmt in walk(loop.body) if isinstance(stmt, Store)]
+    return any(counters <= {name for index in access.indices for name in variables(index)} for access in accesses)
 
 
 def _at(expr: Expr, values: dict[str, Expr], scalars: frozenset[str]) -> Expr:

@@ -45,7 +45,7 @@ class Plan:
     kernel can be stopped; `polls` has the places of each of its polls (`ir.nodes.Poll`), and is empty where it is
     always short, so that it has none.
 
-    On a CPU `work` estimates the innermost iterations of a call, `serial` is its program and `parallel` another
+    On a CPU `work` estimates the work of a call (`hostcode`), `serial` is its program and `parallel` another
     one that uses threads, absent where no loop runs in parallel.  On a GPU `cuda` is its program for 32-bit
     offsets.
     """

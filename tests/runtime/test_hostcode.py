@@ -80,7 +80,21 @@ def test_the_estimate_is_an_upper_bound_of_the_iterations():
         text, reads_scalars = hostcode.work_estimate(lowering.stages["source"])
         estimate = binding.evaluate(text, {"x": x, "n": n})
         assert reads_scalars
-        assert counted(x, n) <= estimate <= 4 * counted(x, n) + 30
+        work = 4 * counted(x, n)  # each iteration has an element of its own
+        assert work <= estimate <= 4 * work + 120
+
+
+def test_iterations_that_meet_the_same_elements_count_less():
+    def product(A, B, C):
+        for i in range(C.shape[0]):
+            for j in range(C.shape[1]):
+                for k in range(A.shape[1]):
+                    C[i, j] += A[i, k] * B[k, j]
+                C[i, j] *= 2
+
+    arrays = {"A": np.zeros((2, 7)), "B": np.zeros((7, 3)), "C": np.zeros((2, 3))}
+    text, _ = hostcode.work_estimate(vectorize(product).lower(*arrays.values()).stages["source"])
+    assert binding.evaluate(text, arrays) == 2 * 3 * 7
 
 
 def test_what_cannot_be_estimated_counts_as_endless():
