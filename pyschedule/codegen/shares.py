@@ -20,6 +20,7 @@ from pyschedule.ir import build
 from pyschedule.ir.nodes import Assign, Expr, For, If, Load, Poll, Stmt, Store, Var
 from pyschedule.ir.visitors import (
     Body,
+    block_writes,
     bodies,
     children,
     local_arrays,
@@ -99,7 +100,7 @@ class _Tile:
             return set(every) if sound else None
         if isinstance(stmt, (Assign, Store)) and stmt.origin is not None:
             return None
-        if isinstance(stmt, Store) and stmt.array not in self.own:
+        if any(name not in self.own for name in _written(stmt)):
             return None
         if not self._moves_along(stmt) or (not _fills(stmt) and any(map(self._ends, children(stmt)))):
             return None
@@ -143,6 +144,11 @@ class _Tile:
     def _relative(self, expr: Expr) -> Expr | None:
         relative = expr == self.end or (isinstance(expr, Load) and expr.array in self.own)
         return build.ZERO if relative else None
+
+
+def _written(stmt: Stmt) -> tuple[str, ...]:
+    """The arrays that a statement itself writes."""
+    return (stmt.array,) if isinstance(stmt, Store) else block_writes(stmt)
 
 
 def _fills(stmt: Stmt) -> bool:
