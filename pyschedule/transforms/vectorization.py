@@ -193,6 +193,9 @@ def _apply(
     kernel: Kernel, directive: Vectorize, choice: Choice, proof: _Proof, each_step: bool
 ) -> tuple[Kernel, list[Record], list[str]]:
     """Vectorizes the loops of a choice, all together if that is legal, else those that may be."""
+    if choice.width == 1:
+        summary, notes = f"width=1 on loop '{choice.label}'", ("one lane: the loop stays as it is",)
+        return kernel, [Record("Vectorization", "Applied", summary, notes, directive.loc)], []
     records: list[Record] = []
     loops = choice.loops
     together = _refusal(proof, kernel, loops, choice.width)

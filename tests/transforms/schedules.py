@@ -71,7 +71,8 @@ def _tiles(rng: random.Random, loops: list[str], arrays: list[str], sizes: _Size
         chosen = rng.sample(arrays, rng.randint(1, min(2, len(arrays))))
         stage = tuple((array, f"{rng.choice(sizes)[0]}.{rng.choice([0, 0, 1])}") for array in chosen)
     order = _order(rng, loops, dict(sizes)) if rng.random() < 0.35 else ()
-    parallel = f"{rng.choice(sizes)[0]}.{rng.choice([0, 0, 1])}" if rng.random() < 0.2 else None
+    pieces = (f"{rng.choice(sizes)[0]}.{rng.choice([0, 0, 1])}" for _ in range(rng.choice([1, 1, 2])))
+    parallel = tuple(dict.fromkeys(pieces)) if rng.random() < 0.2 else ()
     automatic = not order and rng.random() < 0.1  # as the block form asks
     if len(sizes) > 1 and rng.random() < 0.2:  # two decorators are one
         yield Tile(sizes=sizes[:1])

@@ -722,3 +722,16 @@ def test_a_test_that_might_fail_is_not_made_before_its_turn():
     )
     for divisor in (1, 5, 9):
         same(lowering, counting(3, 9), counting(3, 9), divisor)
+
+
+def test_one_lane_is_the_loop_as_it_is():
+    def windows(X, W, Y):
+        for i in range(Y.shape[0]):
+            for r in range(W.shape[0]):
+                Y[i] += X[2 * i + 3 * r] * W[r]
+
+    kernel = tile(i=2)(tile(r=8)(vectorize("r", width=1)(windows)))
+    lowering = agrees(kernel, counting(60), counting(5), counting(9))
+    (record,) = [record for record in lowering.log if record.transform == "Vectorization"]
+    assert record.status == "Applied" and record.details == ("one lane: the loop stays as it is",)
+    assert not any(lanes_of(part.type) > 1 for part in expressions(lowering.kernel.body))
