@@ -66,9 +66,18 @@ def test_a_refusal_points_at_the_decorator():
 
 
 @pytest.mark.parametrize("make", [vectorize, unroll, nounroll, lambda name: tile(parallel=name)])
-@pytest.mark.parametrize("name", ["z", "j#2", "i.0", "", "i j", "i.", "#1", "i#0"])
+@pytest.mark.parametrize("name", ["z", "j#2", "i.0", "", "i.", "#1", "i#0"])
 def test_every_decorator_refuses_a_loop_that_is_not_there(make, name):
-    assert repr(name) in refused(gemm, make(name))
+    assert repr(name) in refused(gemm, lambda nest: make(name)(nest))
+
+
+@pytest.mark.parametrize("make", [vectorize, unroll, nounroll])
+def test_two_names_are_no_loop(make):
+    assert "'i j'" in refused(gemm, make("i j"))
+
+
+def test_each_of_the_loops_that_threads_share_must_be_there():
+    assert "'z'" in refused(gemm, tile(parallel="i z"))
 
 
 def test_an_ordinal_beyond_the_loops_of_that_name():
