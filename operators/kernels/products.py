@@ -70,7 +70,7 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
     - `WIDENED`, `WIDENED_DEEP`: as `BLOCKED` and `DEEP`, with A packed too, for halves: the copies hold float32.
     - `SMALL`: as `BLOCKED`, with B read where it lies.
     - `ROW`: for results of few rows.  16 rows of B are read at a time, from end to end, and their multiples added
-      to 256 vectors of sums in the first cache.
+      to 128 vectors of sums in the first cache.
     - `DOTS`: 4 columns of one row, with k in lanes: for results of few rows where the columns of B are contiguous.
 
     On a GPU: a block owns 128 x 128 of the result, a thread 8 x 8.
@@ -127,7 +127,7 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
             unroll("k", 2, target="cpu"),
         ],
         ROW: [
-            tile(j=256 * lanes, k=16, order=f"{batch} j.0 k.0 i j.1 k.1", parallel=batch or "j.0", target="cpu"),
+            tile(j=128 * lanes, k=16, order=f"{batch} j.0 k.0 i j.1 k.1", parallel=batch or "j.0", target="cpu"),
             vectorize("j", width=lanes, target="cpu"),
             unroll("k", 16, target="cpu"),
         ],
