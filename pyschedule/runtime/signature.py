@@ -159,9 +159,9 @@ def check_block_shape(name: str, fixed: tuple[int | None, ...] | None, shape: tu
 def check_written(array: np.ndarray[Any, Any], name: str) -> None:
     """`ValueError` for an array that the kernel writes and must not: read-only, or overlapping itself."""
     if not array.flags.writeable:
-        raise OverlapError(f"{name}: the kernel writes it, and it is read-only")
+        raise ValueError(f"{name}: the kernel writes it, and it is read-only")
     if not (array.flags.forc or array.size <= 1) and _overlaps_itself(array):
-        raise OverlapError(f"{name}: the kernel writes it, and its elements overlap in memory; pass a copy")
+        raise ValueError(f"{name}: the kernel writes it, and its elements overlap in memory; pass a copy")
 
 
 _EXACT_OVERLAP: Final = 1 << 20

@@ -398,6 +398,17 @@ def test_arrays_that_own_their_memory_overlap_only_as_one():
     assert (below == 1).all()
 
 
+def test_what_is_wrong_with_one_array_is_no_overlap_with_another():
+    """An operator answers an `OverlapError` with a result made apart: these it must not."""
+    x, y, out = grids("float32", "float32", "float32")
+    itself = np.lib.stride_tricks.as_strided(np.zeros(64, np.float32), out.shape, (4, 4))
+    out.flags.writeable = False
+    for wrong, words in ((out, "read-only"), (itself, "elements overlap")):
+        with pytest.raises(ValueError, match=rf"^out: .*{words}") as caught:
+            add(x, y, wrong)
+        assert not isinstance(caught.value, OverlapError)
+
+
 def test_what_cannot_be_prepared_is_the_kernel_itself():
     x, y, out = grids("float32", "float32", "float32")
     assert add.prepared(x.view(Other), y, out) is add
