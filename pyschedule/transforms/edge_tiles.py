@@ -32,6 +32,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pyschedule.analysis.sites import accesses
 from pyschedule.ir import build
 from pyschedule.ir.nodes import (
     Alloc,
@@ -135,9 +136,7 @@ def _with_whole_vectors(kernel: Kernel) -> Kernel:
         if form is None or not form.exact or form.size < 2 or len(ends) != 1:
             continue
         end = ends.pop()
-        if variables(end) & (written_variables(loop.body) | {loop.var}) or any(
-            isinstance(inner, Load) for inner in walk_expr(end)
-        ):
+        if not _stays(end, written_variables(loop.body) | {loop.var}):
             continue
         tile = _Tile((loop,), loop.start, form.size * lanes, lanes, end, {})
         masked = renamed_counters((loop,), Names(kernel))
@@ -217,21 +216,11 @@ def _loops_over_vectors(part: Body, registers: frozenset[str]) -> list[For]:
         and form.exact
         and any(
             stmt.var in variables(index)
-            for access in _accesses(stmt.body)
+            for access in accesses(stmt.body)
             if access.array in registers
             for index in access.indices
         )
     ]
-
-
-def _accesses(body: Body) -> Iterable[Access]:
-    for stmt in walk(body):
-        if isinstance(stmt, Store):
-            yield stmt
-        for top in children(stmt):
-            for part in walk_expr(top):
-                if isinstance(part, Load):
-                    yield part
 
 
 def _tests(body: Body) -> Iterable[Expr]:
@@ -239,7 +228,7 @@ def _tests(body: Body) -> Iterable[Expr]:
     for stmt in walk(body):
         if isinstance(stmt, If) and stmt.tail:
             yield from conjuncts(stmt.test)
-    for access in _accesses(body):
+    for access in accesses(body):
         if access.mask is not None:
             yield from conjuncts(access.mask)
 
@@ -253,11 +242,16 @@ def _ends(loop: For, lanes: int) -> set[Expr]:
     }
 
 
+def _stays(end: Expr, changing: set[str]) -> bool:
+    """Whether an end means the same wherever it is asked for."""
+    return not variables(end) & changing and not any(isinstance(part, Load) for part in walk_expr(end))
+
+
 def _axes(over: Sequence[For], registers: Iterable[str], lanes: int) -> dict[str, int] | None:
     """The axis of each register array that counts the vectors of all the loops."""
     axes: dict[str, int] = {}
     for loop in over:
-        for access in _accesses(loop.body):
+        for access in accesses(loop.body):
             if access.array not in registers:
                 continue
             along = [axis for axis, index in enumerate(access.indices) if loop.var in variables(index)]
@@ -294,8 +288,8 @@ def _may_run_in_turn(part: Body, tile: _Tile, kernel: Kernel) -> bool:
             return False
         if any(isinstance(inner, Var) and inner.name in scalars for inner in around):
             return False
-    fixed = variables(tile.start) | variables(tile.end)
-    if fixed & (counters(part) | scalars) or any(isinstance(inner, Load) for inner in walk_expr(tile.end)):
+    changing = counters(part) | scalars
+    if variables(tile.start) & changing or not _stays(tile.end, changing):
         return False
     outside = _read_elsewhere(part, kernel)
     if scalars & outside:
@@ -303,7 +297,7 @@ def _may_run_in_turn(part: Body, tile: _Tile, kernel: Kernel) -> bool:
     for loop in tile.loops:
         if any(first_access(loop.body, name) == "read" for name in scalars):
             return False
-        for access in _accesses(loop.body):
+        for access in accesses(loop.body):
             if access.array in arrays and access.array not in tile.axes and not _own_columns(access, loop, tile):
                 return False
     return _one_axis_each(tile, arrays)
@@ -326,7 +320,7 @@ def _one_axis_each(tile: _Tile, arrays: set[str]) -> bool:
     """Whether the columns are the same axis in all accesses of each array that is written."""
     axes: dict[str, set[int]] = {}
     for loop in tile.loops:
-        for access in _accesses(loop.body):
+        for access in accesses(loop.body):
             if access.array in arrays:
                 axes.setdefault(access.array, set()).update(
                     axis for axis, index in enumerate(access.indices) if loop.var in variables(index)
