@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from pyschedule import tile, unroll, vectorize
+from pyschedule.ir.evaluation import Env, Expressions
 from pyschedule.ir.nodes import Assign, Prefetch
 from pyschedule.ir.printer import format_kernel
-from pyschedule.ir.visitors import loops, walk_with_loops
+from pyschedule.ir.visitors import loops, variables, walk, walk_with_loops
 from tests.support import inside_slack
 from tests.transforms.schedules import GPU, NARROW, WIDE
 from tests.transforms.stages import agrees, counting, lower
@@ -50,7 +53,7 @@ def test_the_last_loop_asks_for_the_next_row_a_line_at_a_time(target, lines):
     assert {stmt.array for stmt, _ in found} == {"X"}
     text = format_kernel(lowering.stages["unroll"])
     last = text.rindex("for j")
-    assert "prefetch(X[i_b + 1, " in text[text.index("Y[") :] or "prefetch(X[i + 1, " in text[text.index("Y[") :]
+    assert re.search(r"prefetch\(X\[i(_b)? \+ ahead, ", text[text.index("Y[") :])
     assert last > text.index("total")
 
 
@@ -96,7 +99,68 @@ def test_a_row_that_will_be_written_is_fetched_while_a_loop_before_reads(target,
     assert [above for _, above in found] == [["i", "j"]] * lines
     assert {stmt.array for stmt, _ in found} == {"Y"}
     assert loop_of(lowering, found[0][0]) == {"total", "Y"}  # the sum, and the prefetches of Y beside it
-    assert "'Y' to be written in the next iteration of loop 'i', in loop 'j'" in lowering.log.verbose()
+    said = "'Y' to be written in an iteration of loop 'i' 4096 bytes ahead, in loop 'j'"
+    assert said in lowering.log.verbose()
+
+
+def ahead_of(lowering, X):
+    """How many rows lie between the one that is read and the one that is fetched meanwhile."""
+    kernel = lowering.stages["unroll"]
+    (setting,) = (stmt for stmt in walk(kernel.body) if isinstance(stmt, Assign) and stmt.target == "ahead")
+    for write in (False, True):
+        assert all("ahead" in variables(place.indices[0]) for place, _ in prefetches(lowering, write))
+    return Expressions(kernel).value(setting.value)(Env(X=X))
+
+
+@pytest.mark.parametrize(
+    ("width", "ahead"),
+    [(16, 64), (128, 8), (256, 4), (300, 3), (768, 1), (1024, 1), (5000, 1), (0, 4096), (5, 4096)],
+)
+def test_short_rows_are_fetched_some_ahead(width, ahead):
+    """4096 bytes of whole vectors, at least one row, whatever the width; none at all is no division by zero."""
+    X, Y = rows(3, width)
+    lowering = agrees(vectorize("j")(scaled_rows), X, Y)
+    assert ahead_of(lowering, X) == ahead
+
+
+def test_rows_of_a_known_length_are_fetched_a_known_number_ahead():
+    def of_200(X, Y):
+        for i in range(X.shape[0]):
+            total = np.float32(0.0)
+            for j in range(200):
+                total += X[i, j]
+            for j in range(200):
+                Y[i, j] = X[i, j] * total
+
+    lowering = agrees(vectorize("j")(of_200), *rows(7, 200))
+    assert "prefetch(X[i + 5, " in format_kernel(lowering.stages["unroll"])
+    assert not any(
+        isinstance(stmt, Assign) and stmt.target == "ahead" for stmt in walk(lowering.stages["unroll"].body)
+    )
+
+
+def test_rows_whose_length_changes_are_fetched_one_ahead():
+    def below_the_diagonal(X, Y):
+        for i in range(X.shape[0]):
+            total = np.float32(0.0)
+            for j in range(i):
+                total += X[i, j]
+            for j in range(i):
+                Y[i, j] = X[i, j] * total
+
+    lowering = agrees(vectorize("j")(below_the_diagonal), *rows(70, 70))
+    assert "prefetch(X[i + 1, " in format_kernel(lowering.stages["unroll"])
+    assert "'X' for the next iteration of loop 'i', in loop 'j'" in lowering.log.verbose()
+
+
+def test_threads_share_rows_that_are_fetched_ahead():
+    X, Y = rows(600, 128)
+    shared = tile(i=1, parallel="i.0", target="cpu")(vectorize("j")(scaled_rows))
+    shared(X, Y)
+    expected = np.zeros_like(Y)
+    vectorize("j")(scaled_rows)(X, expected)
+    np.testing.assert_array_equal(Y, expected)
+    assert "ahead" in shared.lower(X, Y).cpu_program(parallel=True).source
 
 
 def test_a_row_written_by_two_loops_is_fetched_before_the_first():
