@@ -37,13 +37,14 @@ _SETTLE = 0.03
 ONE_THREAD = ("overhead", "first")
 ROWS = ("gemm", "dtypes", "small", "conv", "norm", "overhead", "first")
 RULES = """\
-Every entry computes the same from the same arrays, and is checked against float64 before anything is timed. All run
-in one process, in turns: a round times a group of calls of each, as many as take 2 ms, after one call that is not
-timed where calls are short; the next round begins with another. A number is the median over the rounds. Results go
-to arrays that exist where a library lets its caller pass one. Environment variables that choose a kernel, an
-instruction set or a cache size for a library are unset, and each has the same number of threads. GFLOP/s count a
-multiply-add as two; GB/s count every array once. "/ best" is the time of the fastest peer in the line by ours:
-above 1, ours is faster."""
+Every entry computes the same from the same memory (layouts of its own aside), which begins at multiples of 64
+bytes, and is checked against float64 before anything is timed. All run in one process, in turns: a round times a
+group of calls of each, as many as take 2 ms, after one call that is not timed where calls are short; the orders of
+the rounds are such that each entry follows each other equally often. A number is the median over the rounds.
+Results go to arrays that exist where a library lets its caller pass one. Environment variables that choose a
+kernel, an instruction set or a cache size for a library are unset, and each has the same number of threads. GFLOP/s
+count a multiply-add as two; GB/s count every array once. "/ best" is the time of the fastest peer in the line by
+ours: above 1, ours is faster."""
 
 
 CLOCKS = {
@@ -262,13 +263,13 @@ def _products(given: Product, rows: str) -> _Calls:
 
 
 def _convolutions(given: Convolution) -> _Calls:
-    import numpy as np
+    from peers.problems import aligned
 
     import operators
 
     x, weight, bias, out = given.x, given.weight, given.bias, given.out()
-    x_last = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
-    out_last = np.ascontiguousarray(out.transpose(0, 2, 3, 1))
+    x_last = aligned(x.transpose(0, 2, 3, 1))
+    out_last = aligned(out.transpose(0, 2, 3, 1))
     conv2d, stride, padding, groups = operators.conv2d, given.stride, given.padding, given.groups
 
     def first() -> Any:

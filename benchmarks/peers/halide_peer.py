@@ -9,7 +9,7 @@ from typing import Any
 import halide as hl
 import numpy as np
 
-from peers.problems import Convolution, Normalisation, Product
+from peers.problems import Convolution, Normalisation, Product, aligned
 from pyschedule.report import Entry
 
 _GUARD, _SHIFT, _AUTO = hl.TailStrategy.GuardWithIf, hl.TailStrategy.ShiftInwards, hl.TailStrategy.Auto
@@ -150,8 +150,8 @@ class Halide:
     # -------------------------------------------------------------------------------------- convolutions
 
     def convolution(self, given: Convolution) -> dict[str, Entry]:
-        x = np.ascontiguousarray(given.x[0].transpose(1, 2, 0))
-        out = np.zeros((given.size_out, given.size_out, given.filters), np.float32)
+        x = aligned(given.x[0].transpose(1, 2, 0))
+        out = aligned(given.out()[0].transpose(1, 2, 0))
         weight = given.weight.transpose(2, 3, 1, 0)
         if given.window == 1:
             weight = weight[0, 0]
@@ -159,7 +159,7 @@ class Halide:
             panels = weight.reshape(*weight.shape[:3], -1, self._channels(given))
             weight = panels.transpose(3, 0, 1, 2, 4)
         make = self._depthwise if given.groups > 1 else self._pixels if given.window == 1 else self._windows
-        call = _calls(make(given), [x, np.ascontiguousarray(weight), given.bias, out])
+        call = _calls(make(given), [x, aligned(weight), given.bias, out])
         return {"halide": Entry(call, lambda _: out.transpose(2, 0, 1)[None], cores=self.threads)}
 
     def _channels(self, given: Convolution) -> int:

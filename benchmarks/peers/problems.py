@@ -8,13 +8,49 @@ from typing import Any
 
 import numpy as np
 
+#: Bytes: a line of the caches, and the widest vector.
+ALIGNMENT = 64
+#: Bytes of arrays that come from malloc's heap, some of which are aligned, and not as pages of their own, 16 bytes
+#: after whose beginning an array begins.
+_SMALL = 64 * 1024
+
+
+def aligned(values: Any) -> Any:
+    """A dense copy in row-major order that begins at a multiple of `ALIGNMENT`.
+
+    Of small arrays it is one that owns its memory, as the arrays of most users do: a view costs a call more, where
+    it is looked whether arrays overlap.  Of large ones, where that is nothing, it is a view.
+    """
+    copy = _owner(values) if values.nbytes < _SMALL else None
+    if copy is None:
+        memory = np.empty(values.nbytes + ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT
+        copy = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    copy[...] = values
+    return copy
+
+
+def _owner(values: Any) -> Any | None:
+    """An aligned array that owns its memory, if one is found in some tries."""
+    found = []
+    for attempt in range(100):
+        found.append(np.empty(values.shape, values.dtype))
+        if found[-1].ctypes.data % ALIGNMENT == 0:
+            return found[-1]
+        found.append(np.empty(16 * attempt, np.uint8))  # the next one begins elsewhere
+    return None
+
 
 def _random(shape: tuple[int, ...], dtype: str, seed: int) -> Any:
     generator = np.random.default_rng(seed)
     if dtype == "int8":
-        return generator.integers(-128, 128, shape, np.int8)
+        return aligned(generator.integers(-128, 128, shape, np.int8))
     values = generator.standard_normal(shape, np.float64 if dtype == "float64" else np.float32)
-    return values.astype(numpy_dtype(dtype))
+    return aligned(values.astype(numpy_dtype(dtype)))
+
+
+def _zeros(shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
+    return aligned(np.zeros(shape, dtype))
 
 
 def numpy_dtype(name: str) -> Any:
@@ -47,7 +83,7 @@ class Product:
         return _random((self.k, self.n), self.dtype, 2)
 
     def out(self) -> Any:
-        return np.zeros((self.m, self.n), np.int32 if self.dtype == "int8" else self.a.dtype)
+        return _zeros((self.m, self.n), np.int32 if self.dtype == "int8" else self.a.dtype)
 
     @property
     def expected(self) -> Any:
@@ -99,7 +135,7 @@ class Convolution:
         return _random((self.filters,), self.dtype, 3)
 
     def out(self) -> Any:
-        return np.zeros((1, self.filters, self.size_out, self.size_out), np.float32)
+        return _zeros((1, self.filters, self.size_out, self.size_out))
 
     @property
     def expected(self) -> Any:
@@ -154,7 +190,7 @@ class Normalisation:
         return _random((self.width,), self.dtype, 3)
 
     def out(self) -> Any:
-        return np.zeros((self.rows, self.width), np.float32)
+        return _zeros((self.rows, self.width))
 
     @property
     def expected(self) -> Any:

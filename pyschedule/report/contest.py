@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 import time
@@ -121,10 +120,11 @@ def timed(
 ) -> dict[str, float]:
     """The median time of one call of each entry, in seconds, of groups of calls that are interleaved.
 
-    A round makes one group of calls of each entry, and begins with another one than the round before.  After one
-    round at least, no new one begins once the entries have used up `seconds` each, on average.
+    A round makes one group of calls of each entry, in the orders of `orders`.  After one round at least, no new one
+    begins once the entries have used up `seconds` each, on average.
     """
     names = list(entries)
+    order = orders(len(names))
     found: dict[str, list[float]] = {name: [] for name in names}
     single = {name: _group(entry, 1, 0.0, clock) for name, entry in entries.items()}
     counts = {name: max(1, math.ceil(_LEAST / max(elapsed, 1e-8))) for name, elapsed in single.items()}
@@ -132,13 +132,28 @@ def timed(
     for number in range(rounds):
         if number and clock() - begin > seconds * len(names):
             break
-        for name in itertools.islice(itertools.cycle(names), number % len(names), number % len(names) + len(names)):
+        for name in (names[place] for place in order[number % len(order)]):
             progress(f"timing {name}, round {number + 1} of at most {rounds}")
             entry = entries[name]
             if settle:
                 time.sleep(settle)
             found[name].append(_group(entry, counts[name], single[name], clock))
     return {name: statistics.median(times) for name, times in found.items()}
+
+
+def orders(count: int) -> list[list[int]]:
+    """Orders of 0 ... count - 1 for one round after the other: each comes first equally often, and straight after
+    each of the others equally often, since what an entry finds in the caches is what the one before it left there.
+
+    A Latin square that is balanced for pairs of neighbours; two of them, mirror images, in turns, where the count
+    is odd: E. J. Williams, "Experimental designs balanced for the estimation of residual effects of treatments",
+    Australian Journal of Scientific Research A 2 (1949).
+    """
+    ends = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(count)]  # 0, 1, -1, 2, -2, ...
+    square = [[(start + end) % count for end in ends] for start in range(count)]
+    if count % 2 == 0:
+        return square
+    return [order for row in square for order in (row, row[::-1])]
 
 
 def _group(entry: Entry, count: int, single: float, clock: Callable[[], float]) -> float:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas
 import pytest
 
@@ -28,6 +29,33 @@ def tables(monkeypatch):
     import tables
 
     return tables
+
+
+@pytest.fixture
+def problems(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from peers import problems
+
+    return problems
+
+
+def test_arrays_begin_where_a_line_of_the_caches_does(problems):
+    odd = [problems.Product(3, 5, 7, dtype) for dtype in ("float32", "float64", "float16", "int8")]
+    odd += [problems.Product(67, 129, 31)] * 4
+    window = problems.Convolution(3, 5, 7, 9)
+    norm = problems.Normalisation(3, 7)
+    arrays = [array for given in odd for array in (given.a, given.b, given.out())]
+    arrays += [window.x, window.weight, window.bias, window.out(), norm.x, norm.weight, norm.bias, norm.out()]
+    assert [array.ctypes.data % 64 for array in arrays] == [0] * len(arrays)
+    assert all(array.flags.c_contiguous and array.flags.writeable for array in arrays)
+    assert all(array.flags.owndata for array in arrays if array.nbytes <= 1024)
+    assert arrays[0].shape == (3, 7) and arrays[-2].any() and not arrays[-1].any()
+
+
+def test_an_aligned_copy_has_the_order_of_its_axes(problems):
+    values = np.arange(24, dtype=np.int8).reshape(2, 3, 4).transpose(2, 0, 1)
+    copy = problems.aligned(values)
+    assert copy.flags.c_contiguous and copy.dtype == np.int8 and np.array_equal(copy, values)
 
 
 def test_a_line_of_a_table_is_printed_and_written(tmp_path):

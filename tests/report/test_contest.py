@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from pyschedule.errors import InternalError
 from pyschedule.report import Contest, Entry, perf_report
-from pyschedule.report.contest import timed
+from pyschedule.report.contest import orders, timed
 from pyschedule.report.progress import silent
 from pyschedule.report.rows import COLUMNS
 
@@ -61,15 +64,27 @@ def test_without_a_peer_there_is_nothing_to_be_faster_than():
     assert frame["speedup"].isna().all() and frame["gflops"].isna().all() and frame["pct_peak"].isna().all()
 
 
-def test_each_round_begins_with_another_entry_after_its_own_preparation():
+def test_each_entry_is_timed_after_its_own_preparation_in_balanced_orders():
     clock = Clock()
     entries = {name: clock.entry(name, 30.0) for name in "abc"}
-    timed(entries, rounds=3, seconds=99, progress=silent, clock=clock)
+    timed(entries, rounds=7, seconds=99, progress=silent, clock=clock)
     # a call of each finds how long it takes; then one call a group, for they are long
-    groups = ["abc", "abc", "bca", "cab"]
+    groups = ["abc", "abc", "cba", "bca", "acb", "cab", "bac", "abc"]
     finding = [call for name in groups[0] for call in (f"({name})", name, name)]
     counted = [call for group in groups[1:] for name in group for call in (f"({name})", name)]
     assert clock.calls == finding + counted
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+def test_each_follows_each_other_equally_often_and_each_comes_first(count):
+    found = orders(count)
+    times = len(found) // count
+    assert times in (1, 2) and all(sorted(order) == list(range(count)) for order in found)
+    for place in range(count):
+        assert Counter(order[place] for order in found) == dict.fromkeys(range(count), times)
+    after = Counter(pair for order in found for pair in itertools.pairwise(order))
+    others = {(one, other) for one in range(count) for other in range(count) if one != other}
+    assert after == dict.fromkeys(others, times)
 
 
 def test_short_calls_are_made_in_groups_that_the_clock_can_see():
