@@ -44,6 +44,7 @@ from pyschedule.analysis.quasiaffine import (
 )
 from pyschedule.analysis.reductions import Reduction, match
 from pyschedule.errors import Unsupported
+from pyschedule.ir.blocks import TransposedStores
 from pyschedule.ir.build import constant as constant_of
 from pyschedule.ir.nodes import (
     Alloc,
@@ -294,6 +295,8 @@ class _Walker:
                 self.loop(stmt, scope, here, next(places))
             elif isinstance(stmt, If):
                 self.branch(stmt, scope, here, places)
+            elif isinstance(stmt, TransposedStores):
+                self.body(stmt.body, scope, here, places)
             elif isinstance(stmt, Alloc):
                 self.declared[stmt.array.name] = tuple(loop.node for loop in here.loops)
             elif isinstance(stmt, Return):

@@ -31,6 +31,7 @@ from pyschedule.analysis.quasiaffine import (
     symbols,
 )
 from pyschedule.analysis.quasiaffine import add as plus
+from pyschedule.ir.blocks import TransposedStores
 from pyschedule.ir.build import constant as literal
 from pyschedule.ir.nodes import (
     Alloc,
@@ -171,6 +172,8 @@ class _Walker:
             self._forget(stmt.body)
         elif isinstance(stmt, If):
             self._if(stmt, context)
+        elif isinstance(stmt, TransposedStores):
+            self.body(stmt.body, context)
         else:
             if isinstance(stmt, Store):
                 self._emit(stmt, context)

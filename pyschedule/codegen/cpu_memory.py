@@ -21,7 +21,7 @@ from pyschedule.codegen.names import Names
 from pyschedule.codegen.reuse import Reuse, runs
 from pyschedule.errors import InternalError
 from pyschedule.ir import build
-from pyschedule.ir.blocks import MatrixProduct, Pack
+from pyschedule.ir.blocks import MatrixProduct, Pack, TransposedStores
 from pyschedule.ir.nodes import Alloc, Array, Assign, Const, Expr, Kernel, Load, Prefetch, Stmt, Store, Var
 from pyschedule.ir.types import Scalar, Vector, element_of, lanes_of
 from pyschedule.ir.visitors import Body, expressions, variables, walk, walk_expr, written_variables
@@ -239,6 +239,23 @@ class MemoryWriter(VectorWriter):
                 self._write(array, stmt, None)
             return
         self._write(array, stmt, None if stmt.mask is None else self.mask(stmt.mask))
+
+    def transposed_stores(self, stmt: TransposedStores) -> None:
+        stores = stmt.stores
+        first = stores[0]
+        array, element = self.arrays[first.array], element_of(self.arrays[first.array].dtype)
+        mask = None if first.mask is None else self.mask(first.mask)
+        count = str(len(stores)) if stmt.count is None else self.index(stmt.count)
+        address = self.address(array, first.indices)
+        with self.active(mask, address.lanes):
+            values = []
+            for store in stores:
+                value = self._stored(store.value, element).text
+                scalar = not is_vector(store.value)
+                values.append(self.function("splat", [value, str(address.lanes)]).text if scalar else value)
+            place = [self.array(array.name), self.offset(address), self.index(address.step or build.ZERO)]
+            arguments = [*place, f"({', '.join(values)})", self.active_mask(address.lanes) or "None", count]
+        self.line(self.function("store_transposed", arguments).text, self.place(first.loc))
 
     def prefetch(self, stmt: Prefetch) -> None:
         array = self.arrays[stmt.array]

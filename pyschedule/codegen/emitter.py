@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pyschedule.codegen.expressions import ExpressionWriter
 from pyschedule.errors import InternalError
-from pyschedule.ir.blocks import MatrixProduct, Pack
+from pyschedule.ir.blocks import MatrixProduct, Pack, TransposedStores
 from pyschedule.ir.nodes import (
     Alloc,
     Assign,
@@ -110,6 +110,8 @@ class Emitter(ExpressionWriter):
                 self.pack(stmt)
             case MatrixProduct():
                 self.matrix_product(stmt)
+            case TransposedStores():
+                self.transposed_stores(stmt)
             case Poll():
                 self.poll(stmt)
             case _:
@@ -135,6 +137,10 @@ class Emitter(ExpressionWriter):
 
     def matrix_product(self, stmt: MatrixProduct) -> None:
         raise NotImplementedError
+
+    def transposed_stores(self, stmt: TransposedStores) -> None:
+        """One after the other, where nothing is transposed."""
+        self.statements(stmt.body)
 
     def poll(self, stmt: Poll) -> None:
         raise NotImplementedError

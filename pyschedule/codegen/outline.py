@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyschedule.ir.blocks import TransposedStores
 from pyschedule.ir.nodes import (
     Array,
     Assign,
@@ -106,6 +107,8 @@ class _Liveness:
                 return after_loop
             case Return():
                 return reads
+            case TransposedStores():
+                return reads | self.before(stmt.body, after, after_loop)
             case Poll():
                 return after | reads | self.before(stmt.body, _NONE, _NONE)
         return after | reads

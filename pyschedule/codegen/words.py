@@ -22,7 +22,7 @@ _SIMD: Final = """
     matrix_product pack
     fence prefetch prefetch_for_writing store_masked_streaming store_streaming streams
     gather gather_masked head load load_masked load_strided load_strided_masked load_vector ramp scatter_masked
-    scratch splat stack store store_masked store_strided_masked stride
+    scratch splat stack store store_masked store_strided_masked store_transposed stride
 """
 
 NUMBA_NAMES: Final = frozenset(_NUMBA.split())

@@ -1,11 +1,12 @@
-"""The nodes of the loop-nest IR that act on blocks of matrices: what a matrix unit is given, and what it does."""
+"""The nodes of the loop-nest IR that act on blocks of matrices: what a matrix unit is given, and what it does; and
+blocks of results that are stored the other way round."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyschedule.ir.nodes import CHILD, ROLE, Expr, Location, Stmt
+from pyschedule.ir.nodes import BODY, CHILD, ROLE, Expr, If, Location, Stmt, Store
 
 #: A field that holds what a statement stands for, statements too: rewritten with it, and never walked into.
 MEANING: Final = {ROLE: "meaning"}
@@ -56,3 +57,30 @@ class MatrixProduct(Stmt):
     loops: tuple[tuple[str, int], ...] = ()
     meaning: tuple[Stmt, ...] = field(default=(), metadata=MEANING, compare=False)
     loc: Location | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TransposedStores(Stmt):
+    """Stores of vectors to neighbours along the array's unit axis, whose lanes lie apart: a block of rows.
+
+        Y[i:i+16, x] = a
+        Y[i:i+16, x + 1] = b
+        if x + 2 < N:
+            Y[i:i+16, x + 2] = c
+
+    It means its `body`: two stores at least and at most as many as a vector has lanes, each under one test or none.
+    They differ in their values and, by one from each to the next, in the index along the unit axis.  A back end may
+    compute all values first, transpose them in registers, and store the rows: `Y[i, x : x + 3]` and so on.
+    `count`: of the stores so many, from the first on, have tests that hold (perhaps more than there are); `None`:
+    no store has a test.
+    """
+
+    body: tuple[Stmt, ...] = field(metadata=BODY)
+    count: Expr | None = field(default=None, metadata=CHILD)
+    loc: Location | None = field(default=None, compare=False)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """The stores, without their tests."""
+        inner = (stmt.body[0] if isinstance(stmt, If) else stmt for stmt in self.body)
+        return tuple(stmt for stmt in inner if isinstance(stmt, Store))

@@ -11,7 +11,7 @@ from typing import Final
 
 from pyschedule.errors import InternalError
 from pyschedule.ir import build
-from pyschedule.ir.blocks import MatrixProduct, Pack
+from pyschedule.ir.blocks import MatrixProduct, Pack, TransposedStores
 from pyschedule.ir.functions import FUNCTIONS, REDUCTIONS
 from pyschedule.ir.nodes import (
     Alloc,
@@ -181,6 +181,29 @@ def blocks_fit_their_arrays(found: Survey) -> Sentences:
         rank = found.arrays[block.array].rank
         if len(block.indices) != rank or len({*block.axes} & set(range(rank))) != 2:
             yield f"{block.array} of rank {rank} has no such block {_in(block)}"
+
+
+def transposed_stores_are_neighbours(found: Survey) -> Sentences:
+    """But for values, tests and the index along the unit axis they are alike, and their lanes lie apart."""
+    for block, _ in found.all(TransposedStores):
+        inner = [stmt.body[0] if isinstance(stmt, If) and not stmt.orelse else stmt for stmt in block.body]
+        stores = block.stores
+        if len(stores) != len(inner) or any(len(stmt.body) != 1 for stmt in block.body if isinstance(stmt, If)):
+            yield f"there is more than stores {_in(block)}"
+            continue
+        axis = found.arrays[stores[0].array].contiguous_axis
+        if axis is None or len({_but_for(store, axis) for store in stores}) > 1:
+            yield f"{stores[0].array} is stored in no neighbouring places {_in(block)}"
+            continue
+        ramps = [index for index in stores[0].indices if isinstance(index.type, Vector)]
+        lanes = lanes_of(ramps[0].type) if ramps else 1
+        if not 2 <= len(stores) <= lanes or any(lanes_of(store.indices[axis].type) > 1 for store in stores):
+            yield f"{len(stores)} vectors of {lanes} lanes are no block {_in(block)}"
+
+
+def _but_for(store: Store, axis: int) -> tuple[str, tuple[Expr, ...], Expr | None]:
+    """Where a store goes, along the other axes."""
+    return store.array, (*store.indices[:axis], *store.indices[axis + 1 :]), store.mask
 
 
 def operations_exist(found: Survey) -> Sentences:
@@ -394,6 +417,7 @@ NAMES: Final = (
 TYPES: Final = (
     indices_match_rank,
     blocks_fit_their_arrays,
+    transposed_stores_are_neighbours,
     operations_exist,
     constants_fit_their_type,
     no_expression_is_a_half,

@@ -27,7 +27,7 @@ import numpy as np
 from pyschedule.errors import InternalError
 from pyschedule.ir import arithmetic, block_execution
 from pyschedule.ir.arithmetic import numpy_dtype
-from pyschedule.ir.blocks import MatrixProduct, Pack
+from pyschedule.ir.blocks import MatrixProduct, Pack, TransposedStores
 from pyschedule.ir.evaluation import Env, Evaluate, Expressions, only
 from pyschedule.ir.nodes import (
     Alloc,
@@ -364,6 +364,24 @@ class _Compiler(Expressions):
 
     def _matrixproduct(self, stmt: MatrixProduct) -> Evaluate:
         return block_execution.product(self, stmt)
+
+    def _transposedstores(self, stmt: TransposedStores) -> Evaluate:
+        """The stores in their order; an `InternalError` where their places or tests are not what the node says."""
+        run, count = self.body(stmt.body), None if stmt.count is None else self.value(stmt.count, INT64)
+        tests = [self.value(inner.test) if isinstance(inner, If) else None for inner in stmt.body]
+        axis = self.arrays[stmt.stores[0].array].contiguous_axis
+        places = [self.value(store.indices[axis or 0], INT64) for store in stmt.stores]
+        text = headline(stmt.stores[0])
+
+        def store(env: Env) -> Any:
+            number = len(tests) if count is None else count(env)
+            first = places[0](env)
+            for at, (test, place) in enumerate(zip(tests, places, strict=True)):
+                if place(env) != first + at or (test is None or bool(test(env))) != (at < number):
+                    raise InternalError(f"store {at + 1} of `{text}` and its neighbours is not like the others")
+            return run(env)
+
+        return store
 
     def _poll(self, stmt: Poll) -> Evaluate:
         """Nobody cancels what is interpreted."""

@@ -456,6 +456,11 @@ class Array:
     def rank(self) -> int:
         return len(self.shape)
 
+    @property
+    def contiguous_axis(self) -> int | None:
+        """`unit_axis`, of locals too."""
+        return self.unit_axis if self.space == "global" else self.rank - 1 if self.shape else None
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:

@@ -11,7 +11,7 @@ from functools import singledispatch
 from typing import Final
 
 from pyschedule.ir import build
-from pyschedule.ir.blocks import MatrixProduct, Pack
+from pyschedule.ir.blocks import MatrixProduct, Pack, TransposedStores
 from pyschedule.ir.nodes import (
     Alloc,
     Array,
@@ -365,6 +365,11 @@ def _block_of(array: str, indices: tuple[Expr, ...], extents: Mapping[int, Expr]
 def _tight(expr: Expr) -> str:
     text = format_expr(expr)
     return text if text.isalnum() or text.endswith(")") else f"({text})"
+
+
+@_lines.register
+def _(stmt: TransposedStores) -> list[str]:
+    return _block("transposed", stmt.body)
 
 
 @_lines.register

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pyschedule.ir.blocks import MatrixProduct, Pack
+from pyschedule.ir.blocks import MatrixProduct, Pack, TransposedStores
 from pyschedule.ir.nodes import (
     Alloc,
     Array,
@@ -100,6 +100,8 @@ def _body(found: Survey, body: Body, loops: Loops, bound: set[str], declared: se
                 for name in (*block_reads(stmt), *block_writes(stmt)):
                     if name not in declared:
                         found.undeclared.append((name, stmt))
+            case TransposedStores():
+                _body(found, stmt.body, loops, bound, declared)
             case For():
                 bound |= written_variables(stmt.body)
                 inside = bound | {stmt.var}

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pyschedule.errors import Unsupported
 from pyschedule.ir import visitors
+from pyschedule.ir.blocks import TransposedStores
 from pyschedule.ir.nodes import BinOp, Call, Const, Dim, Expr, For, If, Kernel, Load, Stmt, UnaryOp, Var, While
 from pyschedule.ir.types import element_of
 
@@ -86,6 +87,8 @@ def _count_statement(stmt: Stmt, values: Mapping[str, int], shapes: Mapping[str,
     own = sum(_operations(expr) for expr in visitors.children(stmt) if not isinstance(stmt, For))
     if isinstance(stmt, If):
         return own + max(_count_body(stmt.body, values, shapes), _count_body(stmt.orelse, values, shapes))
+    if isinstance(stmt, TransposedStores):
+        return _count_body(stmt.body, values, shapes)
     if isinstance(stmt, For):
         trips = range(*(_evaluate(bound, values, shapes) for bound in (stmt.start, stmt.stop, stmt.step)))
         if not trips:

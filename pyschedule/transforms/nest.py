@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pyschedule.ir import build
-from pyschedule.ir.blocks import MatrixProduct, Pack
+from pyschedule.ir.blocks import MatrixProduct, Pack, TransposedStores
 from pyschedule.ir.nodes import Assign, BoolOp, Break, Call, Expr, For, If, Kernel, Load, Stmt, Store, Var, While
 from pyschedule.ir.types import BOOL, INT64
 from pyschedule.ir.visitors import (
@@ -203,6 +203,8 @@ def skeleton(kernel: Kernel) -> Kernel:
     def drop(stmt: Stmt) -> Stmt | Body | None:
         if isinstance(stmt, (Pack, MatrixProduct)):
             return stmt.meaning if isinstance(stmt, MatrixProduct) else ()
+        if isinstance(stmt, TransposedStores):
+            return stmt.body
         if isinstance(stmt, (Assign, Store)) and stmt.origin is None:
             return ()
         if isinstance(stmt, (For, If)) and not stmt.body and not getattr(stmt, "orelse", ()):

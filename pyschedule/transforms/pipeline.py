@@ -28,6 +28,7 @@ from pyschedule.transforms import (
     statement_order,
     streaming,
     tiling,
+    transposition,
     unroll_limits,
     unroll_requests,
     unrolling,
@@ -169,6 +170,10 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
         kernel, new = prefetching.prefetch_rows(kernel, target)
         records += new
         kernel, new = streaming.stream(kernel, target)
+        records += new
+    if vectors and unrolls:
+        # Copies are written out, and in their final order; what is streamed has its lanes side by side.
+        kernel, new = transposition.transpose_stores(kernel, target)
         records += new
     verify(kernel)
     stages = {"source": source, "tiling": tiled, "vectorization": vectorized, "unroll": kernel}

@@ -8,7 +8,7 @@ import pytest
 
 from pyschedule.errors import InternalError
 from pyschedule.ir import checker
-from pyschedule.ir.blocks import MatrixProduct, Pack
+from pyschedule.ir.blocks import MatrixProduct, Pack, TransposedStores
 from pyschedule.ir.build import TRUE, const
 from pyschedule.ir.nodes import (
     Alloc,
@@ -50,6 +50,12 @@ LANES = Vector(FLOAT32, 4)
 def one(*body: Stmt, **kwargs: object) -> Kernel:
     """A kernel of one array `A` and one integer `n`."""
     return kernel([A, N], *body, **kwargs)
+
+
+def transposed(*places: tuple[object, ...], more: tuple[Stmt, ...] = ()) -> Kernel:
+    """Stores to a two-dimensional array `B` that are said to be a block."""
+    stores = tuple(store("B", place, f32(1)) for place in places)
+    return kernel([array("B", rank=2, unit_axis=1), N], TransposedStores((*stores, *more)))
 
 
 def threads(*body: Stmt) -> Kernel:
@@ -111,6 +117,12 @@ BROKEN: dict[str, list[tuple[Kernel, str]]] = {
             one(Alloc(local("T", 2, 16, 4)), MatrixProduct("A", (N,), (0, 0), N, N, "T", (), "T", (), N, True)),
             "A of rank 1 has no such block",
         ),
+    ],
+    "transposed_stores_are_neighbours": [
+        (transposed((ramp(0, 4), 0), (ramp(0, 4), 1), more=(Assign("x", N, INT64),)), "there is more than stores"),
+        (transposed((ramp(0, 4), 0), (ramp(4, 4), 1)), "B is stored in no neighbouring places"),
+        (transposed((ramp(0, 4), 0)), "1 vectors of 4 lanes are no block"),
+        (transposed((0, ramp(0, 4)), (0, ramp(4, 4))), "2 vectors of 4 lanes are no block"),
     ],
     "operations_exist": [
         (one(Assign("x", BinOp("/", N, N, INT64), INT64)), "there is no / of int64"),

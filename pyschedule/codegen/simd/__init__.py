@@ -99,6 +99,7 @@ from pyschedule.codegen.simd.polling import first_to_leave, stop_requested
 from pyschedule.codegen.simd.prefetching import prefetch, prefetch_for_writing
 from pyschedule.codegen.simd.streaming import fence, store_masked_streaming, store_streaming, streams
 from pyschedule.codegen.simd.threads import keep_busy, on_threads
+from pyschedule.codegen.simd.transposition import store_transposed
 from pyschedule.codegen.simd.types import VectorType
 
 __all__ = [
@@ -193,6 +194,7 @@ __all__ = [
     "store_masked_streaming",
     "store_streaming",
     "store_strided_masked",
+    "store_transposed",
     "streams",
     "stride",
     "tan",

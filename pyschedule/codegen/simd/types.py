@@ -1,7 +1,7 @@
 """The vector type in Numba: `lanes` values of one element type, held as one LLVM vector value.
 
 Elements are Numba's number types and `boolean`; a vector of booleans is `<n x i1>`, a mask.  Vectors live in
-variables only (never in an array, an argument of a jitted function, or a tuple).
+variables only (never in an array or an argument of a jitted function; a tuple of them is for `store_transposed`).
 """
 
 from __future__ import annotations
