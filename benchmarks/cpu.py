@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pyschedule.report.progress import Progress
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Seconds after which OpenBLAS's threads no longer wait awake for the next call.
-_SETTLE = 0.03
+#: Seconds within which no library's threads wait awake for its next call any more.
+_SETTLE = 0.5
 #: Tables that say the same with more threads.
 ONE_THREAD = ("overhead", "first")
 ROWS = ("gemm", "dtypes", "small", "conv", "norm", "overhead", "first")
@@ -46,6 +46,13 @@ kernel, an instruction set or a cache size for a library are unset, and each has
 count a multiply-add as two; GB/s count every array once. "/ best" is the time of the fastest peer in the line by
 ours: above 1, ours is faster."""
 
+OF_THREADS = """\
+With more threads than one: before a group of calls nothing is done until no other thread of the process runs or
+waits for a core, for the threads of a library stay awake for its next call (GNU OpenMP's some milliseconds, TVM's
+and OpenBLAS's 60 to 100) and would take a core from another one; then three calls are not timed, in which threads
+wake up. What says how long they stay awake, and to which cores they are bound, is as it is (OMP_WAIT_POLICY,
+GOMP_SPINCOUNT, KMP_BLOCKTIME, OPENBLAS_THREAD_TIMEOUT, TVM_THREAD_POOL_SPIN_COUNT, OMP_PROC_BIND), but TVM does not
+bind the thread that calls it (TVM_BIND_THREADS=0), since all others are called from it too."""
 
 CLOCKS = {
     "wall": "the time that passes",
@@ -55,7 +62,7 @@ CLOCKS = {
 
 def main(options: argparse.Namespace) -> None:
     import pandas
-    from machine import facts, load
+    from machine import facts, load, openmp
     from peers import PEERS
     from peers import load as load_peer
     from tables import lines
@@ -77,7 +84,8 @@ def main(options: argparse.Namespace) -> None:
     head.append(f"- clock: {CLOCKS[options.clock]}")
     head += [f"- {peer.version}: {peer.done}" for peer in peers.values()]
     head += [f"- {name}: not installed, or not asked for" for name in PEERS if name not in peers]
-    print("\n".join(head), "", RULES, "", sep="\n", flush=True)
+    rules = f"{RULES}\n\n{OF_THREADS}" if options.threads > 1 else RULES
+    print("\n".join(head), "", rules, "", sep="\n", flush=True)
 
     rounds, seconds = (3, 0.1) if options.quick else (options.rounds, options.seconds)
     started = time.monotonic()
@@ -97,17 +105,29 @@ def main(options: argparse.Namespace) -> None:
         print("\n".join(shown), flush=True)
         frames.append(frame)
         text += shown
-    end = f"{load()}, after {time.monotonic() - started:.0f} s"
-    print(f"load average at the end: {end}")
+    last = [f"- load average at the end: {load()}, after {time.monotonic() - started:.0f} s"]
+    if options.threads > 1:
+        last.insert(0, f"- OpenMP in the process: {openmp()}; Numba's threading layer: {_layer()}")
+    print("\n".join(last))
     if options.write and frames:
         options.write.parent.mkdir(parents=True, exist_ok=True)
         command = " ".join(["python benchmarks/cpu.py", *options.given])
         whole = ["# The operators on the CPU beside other libraries", "", f"`{command}`", "", *head]
-        whole += [f"- load average at the end: {end}", "", RULES, "", *text]
+        whole += [*last, "", rules, "", *text]
         options.write.with_name(options.write.name + ".md").write_text("\n".join(whole).rstrip() + "\n")
         pandas.concat(frames, ignore_index=True).to_csv(
             options.write.with_name(options.write.name + ".csv"), index=False
         )
+
+
+def _layer() -> str:
+    """What runs `parallel=` loops; known once one has run."""
+    import numba
+
+    try:
+        return str(numba.threading_layer())
+    except ValueError:
+        return "none was needed"
 
 
 def _table(rows: str) -> Any:

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 _FLAGS = ("fma", "avx2", "f16c", "avx512", "avx_vnni", "amx", "asimd", "sve")
+_OPENMP = ("libgomp", "libiomp", "libomp")
 
 
 def load() -> str:
@@ -43,6 +44,15 @@ def facts() -> dict[str, str]:
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "load average": load(),
     }
+
+
+def openmp() -> str:
+    """The OpenMP runtimes that are loaded: libraries that share one share its threads."""
+    path = Path("/proc/self/maps")
+    if not path.exists():
+        return "not known"
+    files = {Path(line.split()[-1]).name for line in path.read_text().splitlines() if "/" in line}
+    return ", ".join(sorted(name for name in files if name.startswith(_OPENMP))) or "none"
 
 
 def _cpuinfo() -> dict[str, str]:

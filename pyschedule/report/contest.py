@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyschedule.errors import InternalError
+from pyschedule.report.quiet import until_quiet
 from pyschedule.report.rows import row
 from pyschedule.runtime.repeated import TOLERANCE, relative_error
 
@@ -17,6 +18,8 @@ from pyschedule.runtime.repeated import TOLERANCE, relative_error
 _LEAST: Final = 2e-3
 #: Calls shorter than this are made once more before those that count, which finds their data in the caches.
 _WARMED: Final = 2e-2
+#: So many times where threads have to wake up first.
+_WAKING: Final = 3
 
 
 def _as_it_is(result: Any) -> Any:
@@ -46,8 +49,9 @@ class Contest:
     """A row group of a report: `own` entries and those of `peers`, all of which compute `expected` (float64).
 
     `flops` and `bytes_moved` are of one call, `None` where they say nothing.  `settle`: seconds to wait before each
-    group of calls, until the threads of the entry before have gone to sleep.  `clock` may be `time.process_time`
-    where all entries use one core and other programs run: it counts what all threads of the process compute.
+    group of calls, at most, until the threads of the entry before have gone to sleep; 0 where there are none.
+    `clock` may be `time.process_time` where all entries use one core and other programs run: it counts what all
+    threads of the process compute.
     """
 
     operator: str
@@ -126,7 +130,7 @@ def timed(
     names = list(entries)
     order = orders(len(names))
     found: dict[str, list[float]] = {name: [] for name in names}
-    single = {name: _group(entry, 1, 0.0, clock) for name, entry in entries.items()}
+    single = {name: _group(entry, 1, 0.0, clock, settle) for name, entry in entries.items()}
     counts = {name: max(1, math.ceil(_LEAST / max(elapsed, 1e-8))) for name, elapsed in single.items()}
     begin = clock()
     for number in range(rounds):
@@ -134,10 +138,7 @@ def timed(
             break
         for name in (names[place] for place in order[number % len(order)]):
             progress(f"timing {name}, round {number + 1} of at most {rounds}")
-            entry = entries[name]
-            if settle:
-                time.sleep(settle)
-            found[name].append(_group(entry, counts[name], single[name], clock))
+            found[name].append(_group(entries[name], counts[name], single[name], clock, settle))
     return {name: statistics.median(times) for name, times in found.items()}
 
 
@@ -156,12 +157,15 @@ def orders(count: int) -> list[list[int]]:
     return [order for row in square for order in (row, row[::-1])]
 
 
-def _group(entry: Entry, count: int, single: float, clock: Callable[[], float]) -> float:
+def _group(entry: Entry, count: int, single: float, clock: Callable[[], float], settle: float) -> float:
     """The time of one call, of a group of so many."""
+    if settle:
+        until_quiet(settle)
     entry.before()
     call = entry.call
     if single < _WARMED:
-        call()
+        for _ in range(_WAKING if settle else 1):
+            call()
     turns = range(count)
     begin = clock()
     for _ in turns:
