@@ -31,6 +31,7 @@ from pyschedule.ir.nodes import (
     Var,
 )
 from pyschedule.ir.types import BOOL, FLOAT32, FLOAT64, INT64, WEAK_BOOL, WEAK_FLOAT, WEAK_INT, Scalar
+from pyschedule.ir.visitors import walk_expr
 
 #: An IR expression and the type it has for promotion, which may be weak where the expression's own is not.
 Typed = tuple[Expr, Scalar]
@@ -397,8 +398,15 @@ def _of_both_signs(
     zero = Const(0, INT64)
     among_unsigned = Compare(op, left, right, Scalar("uint64"), loc)
     if op == "!=" or op[0] == ("<" if signed is left else ">"):
-        return BoolOp("or", Compare("<", signed, zero, INT64, loc), among_unsigned)
-    return BoolOp("and", Compare(">=", signed, zero, INT64, loc), among_unsigned)
+        return _of_both("or", Compare("<", signed, zero, INT64, loc), among_unsigned)
+    return _of_both("and", Compare(">=", signed, zero, INT64, loc), among_unsigned)
+
+
+def _of_both(op: str, left: Expr, right: Expr) -> Expr:
+    """`left or right`, `left and right`: Python evaluates both, so that indices in either are looked at always."""
+    if any(isinstance(part, Load) for part in walk_expr(right)):
+        return BinOp({"or": "|", "and": "&"}[op], left, right, BOOL)
+    return BoolOp(op, left, right)
 
 
 def _logic(op: str, left: Expr, right: Expr) -> Expr:

@@ -152,6 +152,19 @@ def test_signed_integers_are_compared_with_unsigned_ones_exactly(dtype):
         same(against_unsigned, x, y, np.zeros((9, x.size), bool), n)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int8"])
+def test_both_sides_of_such_a_comparison_are_read(dtype):
+    """As in Python: an index beyond either side is an error, whatever the other side is."""
+
+    def below(x, y, out):
+        for i in range(len(x)):
+            out[i] = x[i] < y[i]
+
+    shorter = np.zeros(5, np.uint64)
+    with pytest.raises(ValueError, match="y: axis 0 has extent 5, but the loop reads index"):
+        vectorize("i", 4)(below)(np.full(6, -1, dtype), shorter, np.zeros(6, bool))
+
+
 @vectorize("i", 4)
 def stored(x, out):
     for i in range(len(x)):
