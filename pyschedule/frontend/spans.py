@@ -52,6 +52,12 @@ class Axis:
         return self.extent is None or self.tile < self.extent
 
     @property
+    def stops(self) -> set[int]:
+        """Where a loop through one tile may end: a tile larger than the extent is the extent."""
+        tiles = {self.tile} if self.extent is None else {self.tile, min(self.tile, self.extent)}
+        return {tile + 2 * self.pad for tile in tiles}
+
+    @property
     def text(self) -> str:
         return f"{self.array}.shape[{self.index}]"
 
@@ -404,11 +410,16 @@ def _bound_is_the_tiles(loop: Loop, group: Group) -> None:
         )
     windows = [window for window in group.windows if not window.is_direct]
     direct = [window.axis for window in group.windows if window.is_direct]
+    for axis in direct[1:]:
+        if axis.stops.isdisjoint(direct[0].stops):
+            raise ScheduleError(
+                f"the loop over '{loop.name}' goes through tiles of two sizes: that of {direct[0].text} has "
+                f"{direct[0].tile}, that of {axis.text} {axis.tile}; give both the same in tile_shapes",
+                loop.loc,
+            )
     if isinstance(loop.stop, Number):
         bound = int(loop.stop.value)
-        exact = {axis.tile + 2 * axis.pad for axis in direct} | {
-            min(axis.tile, axis.extent) + 2 * axis.pad for axis in direct if axis.extent is not None
-        }
+        exact = {stop for axis in direct for stop in axis.stops}
         largest = max((window.axis.tile + 2 * window.axis.pad for window in windows), default=0)
         if bound not in exact and not (windows and 0 <= bound <= largest):
             axis = (direct or [window.axis for window in windows])[0]

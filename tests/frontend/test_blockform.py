@@ -349,6 +349,11 @@ def test_arrays_passed_for_the_result_are_lifted_too() -> None:
         (gemm_tiled, Block(((8, 8, 8), (8, 8)), ((4, 4, 4), (4, 4))), "'A_block' has 2 axes"),
         (gemm_tiled, Block(((8, 8), (8, 8)), ((4, 0), (4, 4))), "no size"),
         (gemm_tiled, Block(((8, 8), (8, 8)), ((4, 4), (4, 4))), "runs to 128, the tile of A_block.shape.0. to 4"),
+        (
+            gemm_tiled,
+            Block(((256, 256), (256, 256)), ((128, 128), (64, 128))),
+            "'k' goes through tiles of two sizes: that of A_block.shape.1. has 128, that of B_block.shape.0. 64",
+        ),
         (gemm_tiled, Block(((8, 8), (8, 8)), ((128, 128), (128, 128)), 1), "no window slides"),
         (gemm_tiled, Block(((8, 8), (8, 8)), ((128, 128), (128, 128)), ((1,), (1, 1))), "the pad"),
     ],
