@@ -64,8 +64,8 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
     - `DEEP`: the same, 1024 steps of k at a time; in between the sums are in memory.
     - `TURNED`, `TURNED_DEEP`: so too with 12 rows by 2 vectors, and A packed as well, for an A whose columns are
       contiguous.
-    - `MATRIX`: blocks of 32 rows by 32 columns, for a matrix unit.  Both operands are packed, 512 columns of B and
-      96 rows of A at a time, and every 32 rows of A go over all of the columns.
+    - `MATRIX`: blocks of 32 rows by 32 columns, for a matrix unit.  512 columns of B are packed at a time, and
+      every 32 rows of A, packed or where they lie, go over all of them.
     - `MATRIX_DEEP`: the same with 256 columns, 2048 steps of k at a time.
     - `WIDENED`, `WIDENED_DEEP`: as `BLOCKED` and `DEEP`, with A packed too, for halves: the copies hold float32.
     - `SMALL`: as `BLOCKED`, with B read where it lies.
@@ -92,12 +92,12 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
         ]
 
     def for_matrix_unit(columns: int, depth: int | None) -> list[Any]:
-        cut: dict[str, Any] = {"k": depth} if depth else {}
+        sizes: dict[str, Any] = {"i": 32, "j": (columns, 32)} | ({"k": depth} if depth else {})
         inner, outer = ("k.1", "k.0") if depth else ("k", "")
         return [
             tile(
-                **({"i": (96, 32), "j": (columns, 32)} | cut),
-                order=f"j.0 {outer} i.0 i.1 j.1 {inner} i.2 j.2",
+                **sizes,
+                order=f"j.0 {outer} i.0 j.1 {inner} i.1 j.2",
                 stage={left: "i.0", right: outer or "j.0"},
                 parallel="i.0",
                 target="cpu",

@@ -24,7 +24,7 @@ from pyschedule.ir import build
 from pyschedule.ir.blocks import MatrixProduct, Pack, TransposedStores
 from pyschedule.ir.nodes import Alloc, Array, Assign, Const, Expr, Kernel, Load, Prefetch, Stmt, Store, Var
 from pyschedule.ir.types import Scalar, Vector, element_of, lanes_of
-from pyschedule.ir.visitors import Body, expressions, variables, walk, walk_expr, written_variables
+from pyschedule.ir.visitors import Body, contains, expressions, variables, walk, walk_expr, written_variables
 
 #: Local arrays of at most this many bytes (and of constant extents) lie in the stack frame.
 STACK_BYTES = 4096
@@ -51,6 +51,7 @@ class MemoryWriter(VectorWriter):
         self._in_registers = _register_arrays(kernel.body)
         self._reuse: Reuse | None = None
         self._unfenced: list[str] = []
+        self.unit_is_set_up = False
         self._stream_bytes = {
             stmt.array: stmt.stream for stmt in walk(kernel.body) if isinstance(stmt, Store) and stmt.stream
         }
@@ -292,25 +293,60 @@ class MemoryWriter(VectorWriter):
             *(self.index(stmt.lanes), self.index(stmt.depth)),
             *map(str, (groups, width // stmt.group, stmt.group)),
         ]
-        self.line(self.function("pack", arguments).text, self.place(stmt.loc))
+        if not stmt.spare:
+            self.line(self.function("pack", arguments).text, self.place(stmt.loc))
+            return
+        self.line(f"if not {self.lies_well(array)}:")
+        with self.indented():
+            self.line(self.function("pack", arguments).text, self.place(stmt.loc))
+
+    def lies_well(self, array: Array) -> str:
+        """Whether a matrix unit reads the rows of an array as fast where they lie as packed."""
+        call = f"{self.use('begins_at_lines')}({self.array(array.name)}, {array.unit_axis})"
+        return self._at_entry("lines", array, array.unit_axis or 0, call)
 
     def matrix_product(self, stmt: MatrixProduct) -> None:
         array, left, right = (self.arrays[name] for name in (stmt.array, stmt.left, stmt.right))
-        (left_groups, left_width), (groups, width) = (
-            [build.constant(extent) or 0 for extent in buffer.shape[-2:]] for buffer in (left, right)
-        )
         group = 4 // element_of(right.dtype).bytes
-        rows = left_groups * left_width // (groups * group)
+        width = (build.constant(right.shape[-1]) or 0) // group
+        packed, place = (stmt.copied, stmt.copied_place) if stmt.copied else (stmt.left, stmt.left_place)
+        operand = [self.array(packed), "0"]
+        if stmt.copied or stmt.left_axes is None:
+            operand[1] = self._block(self.arrays[packed], (*place, build.ZERO))
+        there = [operand[0], "0", "0", "0"]
+        if stmt.left_axes is not None:
+            step = self.index(self.strides(left)[stmt.left_axes[0]])
+            lies = self.lies_well(left) if stmt.copied else "1"
+            there = [self.array(stmt.left), self.offset(self.address(left, stmt.left_place)), step, lies]
         arguments = [
             *(self.array(stmt.array), self.offset(self.address(array, stmt.indices))),
             self.index(self.strides(array)[stmt.axes[0]]),
             *(self.index(stmt.rows), self.index(stmt.columns)),
-            *(self.array(stmt.left), self._block(left, (*stmt.left_place, build.ZERO))),
+            *operand,
+            *there,
             *(self.array(stmt.right), self._block(right, (*stmt.right_place, build.ZERO))),
-            self.index(stmt.steps),
-            *(str(rows), str(width // group), str(int(stmt.fresh))),
+            self.index(stmt.depth),
+            *(str(stmt.height), str(width), str(int(stmt.fresh)), str(["", "left", "right"].index(stmt.passing))),
         ]
-        self.line(self.function("matrix_product", arguments).text, self.place(stmt.loc))
+        with self.matrix_unit(stmt):
+            self.line(self.function("matrix_product", arguments).text, self.place(stmt.loc))
+
+    @contextmanager
+    def matrix_unit(self, *body: Stmt) -> Iterator[None]:
+        """The statements written meanwhile find the matrix unit set up, if they need it."""
+        here = not self.unit_is_set_up and contains(body, MatrixProduct)
+        if here:
+            self.line(f"{self.use('set_up_matrix_unit')}()")
+            self.unit_is_set_up = True
+        yield
+        if here:
+            self.release_matrix_unit()
+            self.unit_is_set_up = False
+
+    def release_matrix_unit(self) -> None:
+        """What the function does before it ends, wherever the unit is set up."""
+        if self.unit_is_set_up:
+            self.line(f"{self.use('release_matrix_unit')}()")
 
     def _block(self, buffer: Array, place: tuple[Expr, ...]) -> str:
         """Where a block begins, of a buffer whose last two axes are blocks."""

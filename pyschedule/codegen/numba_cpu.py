@@ -135,12 +135,12 @@ class CpuWriter(MemoryWriter):
 
     def loop(self, stmt: For) -> None:
         if stmt.mapping != "parallel" or not self.module.parallel:
-            super().loop(stmt)
+            self.on_this_thread(stmt)
             return
         reason = outline.obstacle(stmt, self.kernel, self.arrays, self.module.live_after[stmt.var])
         if reason is not None:
             self.line(f"# loop {stmt.label} stays on one thread: {reason}")
-            super().loop(stmt)
+            self.on_this_thread(stmt)
             return
         self.module.threaded = True
         shares = self.module.shares_of(stmt)
@@ -163,7 +163,14 @@ class CpuWriter(MemoryWriter):
         self.line("else:")
         with self.indented(), self.memory_here():
             self.line(f"{self.variable(shares.last.name)} = {stop}")
-            super().loop(replace(stmt, body=shares.body))
+            self.on_this_thread(replace(stmt, body=shares.body))
+
+    def on_this_thread(self, stmt: For) -> None:
+        if self.module.parallel and any(inner.mapping == "parallel" for inner in loops(stmt.body)):
+            super().loop(stmt)  # other threads set up units of their own
+            return
+        with self.matrix_unit(stmt):
+            super().loop(stmt)
 
     def launch(self, stmt: For, work: str, trips: str, given: str) -> None:
         """The loop on all threads."""
@@ -197,12 +204,14 @@ class CpuWriter(MemoryWriter):
         """Ends the function, its results being of no use any more."""
         with self.indented():
             if self.in_thread:
+                self.release_matrix_unit()
                 self.line("return")
             else:
                 self.give_back(Return(tuple(Const(0, dtype) for dtype in self.kernel.scalar_results)))
 
     def give_back(self, stmt: Return) -> None:
         self.fence()
+        self.release_matrix_unit()
         super().give_back(stmt)
 
     def outlined(self, stmt: For, shares: Shares) -> tuple[str, list[str]]:
@@ -234,7 +243,8 @@ class CpuWriter(MemoryWriter):
         self.line(f"{last} = {start} + {trips} * ({piece} + 1) // {pieces} * {step}")
         self.enter(replace(stmt, step=shares.step, max_trip=None))
         header = f"for {self.variable(stmt.var)} in range({first}, {last}, {self.index(stmt.step)}):"
-        self.line(header, self.place(stmt.loc, f"loop {stmt.label}"))
-        self.looped(shares.body, stmt.unroll)
+        with self.matrix_unit(*([] if any(inner.mapping == "parallel" for inner in loops(stmt.body)) else [stmt])):
+            self.line(header, self.place(stmt.loc, f"loop {stmt.label}"))
+            self.looped(shares.body, stmt.unroll)
         self.fence()
         return names[:5]

@@ -41,26 +41,28 @@ def pack(compiler: Expressions, stmt: Pack) -> Evaluate:
 
 
 def product(compiler: Expressions, stmt: MatrixProduct) -> Evaluate:
-    """Multiplies packed blocks and adds to a block of the result."""
-    left_place, right_place, start = (
-        _indices(compiler, indices) for indices in (stmt.left_place, stmt.right_place, stmt.indices)
-    )
-    rows, columns, steps = (compiler.value(part, INT64) for part in (stmt.rows, stmt.columns, stmt.steps))
+    """Multiplies blocks, packed or (the left one) where they lie, and adds to a block of the result."""
+    packed = (stmt.copied, stmt.copied_place) if stmt.copied else (stmt.left, stmt.left_place)
+    places = (packed[1], stmt.right_place, stmt.indices)
+    left_place, right_place, start = (_indices(compiler, indices) for indices in places)
+    rows, columns, depth = (compiler.value(part, INT64) for part in (stmt.rows, stmt.columns, stmt.depth))
     text = headline(stmt)
 
     def multiply(env: Env) -> None:
-        count = steps(env)
-        left, right = env[stmt.left][left_place(env)], env[stmt.right][right_place(env)]
-        if count > min(len(left), len(right)):
-            raise InternalError(f"`{text}` takes {count} steps of {min(len(left), len(right))}")
+        count = depth(env)
         memory = env[stmt.array]
         wide = np.int64 if memory.dtype.kind == "i" else np.float32
         block = _block(memory, start(env), stmt.axes, (rows(env), columns(env)), text)
-        depth = right.shape[1] * (4 // right.dtype.itemsize)
-        height, width = (packed.shape[1] * packed.shape[2] // depth for packed in (left, right))
-        total: Values = np.zeros((height, width), wide)
-        for step in range(count):
-            one, other = (_unpacked(packed[step], depth).astype(wide) for packed in (left, right))
+        # Depth in the rows of both, for tile after tile of the unit.
+        step = env[stmt.right].shape[-2] * (4 // env[stmt.right].dtype.itemsize)
+        right = _all_depth(env[stmt.right][right_place(env)], step, count, text)
+        if stmt.left_axes is None or stmt.copied:
+            left = _all_depth(env[packed[0]][left_place(env)], step, count, text)
+        else:
+            left = _block(env[stmt.left], left_place(env), stmt.left_axes, (rows(env), count), text)
+        total: Values = np.zeros((len(left), len(right)), wide)
+        for first in range(0, count, step):
+            one, other = (side[:, first : first + step].astype(wide) for side in (left, right))
             total = total + np.matmul(one, other.T)
         old = 0 if stmt.fresh else block.astype(wide)
         block[...] = (total[: block.shape[0], : block.shape[1]] + old).astype(memory.dtype)
@@ -71,6 +73,16 @@ def product(compiler: Expressions, stmt: MatrixProduct) -> Evaluate:
 def _indices(compiler: Expressions, indices: tuple[Expr, ...]) -> Evaluate:
     parts = [compiler.value(index, INT64) for index in indices]
     return lambda env: tuple(part(env) for part in parts)
+
+
+def _all_depth(packed: Values, step: int, count: int, text: str) -> Values:
+    """So many elements of depth of an operand that is packed in steps, as lanes by depth."""
+    steps = -(-count // step)
+    if steps > len(packed):
+        raise InternalError(f"`{text}` takes {steps} steps of {len(packed)}")
+    width = packed.shape[1] * packed.shape[2] // step
+    whole = [_unpacked(block, step) for block in packed[:steps]]
+    return np.concatenate(whole, axis=1)[:, :count] if whole else np.zeros((width, 0), packed.dtype)
 
 
 def _unpacked(packed: Values, depth: int) -> Values:

@@ -19,6 +19,7 @@ class Pack(Stmt):
     The element at lane `l` and depth `d` of the block goes to `tile[*place, d // group, l * group + d % group]`,
     for all `l` and `d` that the last two axes of `tile` hold.  It is the element of `array` at `indices`, moved by
     `l` along the first of `axes` and by `d` along the second, where `l < lanes` and `d < depth`; zero elsewhere.
+    `spare`: every product that reads the block reads it from `array` where that lies well, and it may be left out.
     """
 
     tile: str
@@ -29,6 +30,7 @@ class Pack(Stmt):
     lanes: Expr = field(metadata=CHILD)
     depth: Expr = field(metadata=CHILD)
     group: int
+    spare: bool = False
     loc: Location | None = field(default=None, compare=False)
 
 
@@ -36,11 +38,17 @@ class Pack(Stmt):
 class MatrixProduct(Stmt):
     """`array[i, j] += sum over d of left[i, d] * right[d, j]`, for a block of `rows` by `columns`.
 
-    The block begins at `indices`, and its rows and columns move along `axes` of the array.  `left` and `right` are
-    buffers that `Pack` filled, at `left_place` and `right_place`; the axis behind these counts `steps` of depth.
-    Rows of `left` and columns of `right` that `rows` and `columns` leave out are not written.  `fresh`: what
+    The block begins at `indices`, and its rows and columns move along `axes` of the array.  `right` is a buffer
+    that `Pack` filled, at `right_place`; the axis behind that counts steps of depth, each of a tile of the unit.
+    `left` is such a buffer too, or an array that is read where it lies: its block begins at `left_place` then, and
+    its rows and depth move along `left_axes`, the second one contiguous.  `copied` is a buffer that holds the same,
+    at `copied_place`, to be read where the array does not lie well: its rows begin anywhere in lines of the cache.
+    `depth` counts elements; `height` is how many rows a whole block has.
+    Rows and columns that `rows` and `columns` leave out are not written, nor read where they lie.  `fresh`: what
     the block held is overwritten, not added to.  Sums are float32 for halves and int32, which wraps, for integers.
     `loops`: the user's loops that it stands for, as (name, ordinal); `meaning`: the statements that it stands for.
+    `passing` is a hint: `"left"` or `"right"`, of which the next product takes another block, while it takes the
+    same one of the other operand.
     """
 
     array: str
@@ -52,8 +60,13 @@ class MatrixProduct(Stmt):
     left_place: tuple[Expr, ...] = field(metadata=CHILD)
     right: str
     right_place: tuple[Expr, ...] = field(metadata=CHILD)
-    steps: Expr = field(metadata=CHILD)
+    depth: Expr = field(metadata=CHILD)
+    height: int
     fresh: bool
+    left_axes: tuple[int, int] | None = None
+    copied: str = ""
+    copied_place: tuple[Expr, ...] = field(default=(), metadata=CHILD)
+    passing: str = ""
     loops: tuple[tuple[str, int], ...] = ()
     meaning: tuple[Stmt, ...] = field(default=(), metadata=MEANING, compare=False)
     loc: Location | None = field(default=None, compare=False)

@@ -170,17 +170,25 @@ def blocks_fit_their_arrays(found: Survey) -> Sentences:
     """A block has an axis of its array for each of its own, and buffers of packed blocks end in two fixed axes."""
     packed: list[tuple[str, int, Stmt]] = [(stmt.tile, len(stmt.place) + 2, stmt) for stmt, _ in found.all(Pack)]
     for product, _ in found.all(MatrixProduct):
-        packed += [(product.left, len(product.left_place) + 3, product)]
         packed += [(product.right, len(product.right_place) + 3, product)]
+        if product.left_axes is None:
+            packed += [(product.left, len(product.left_place) + 3, product)]
+        if product.copied:
+            packed += [(product.copied, len(product.copied_place) + 3, product)]
     for name, rank, stmt in packed:
         shape = found.arrays[name].shape
         if len(shape) != rank or any(build.constant(extent) is None for extent in shape[-2:]):
             yield f"{name} holds no blocks where it is said to {_in(stmt)}"
-    blocks: list[tuple[Pack | MatrixProduct, Stmt]] = [*found.all(Pack), *found.all(MatrixProduct)]
-    for block, _ in blocks:
-        rank = found.arrays[block.array].rank
-        if len(block.indices) != rank or len({*block.axes} & set(range(rank))) != 2:
-            yield f"{block.array} of rank {rank} has no such block {_in(block)}"
+    blocks: list[tuple[str, tuple[Expr, ...], tuple[int, int], Stmt]]
+    blocks = [(block.array, block.indices, block.axes, block) for block, _ in found.all(Pack)]
+    for product, _ in found.all(MatrixProduct):
+        blocks += [(product.array, product.indices, product.axes, product)]
+        if product.left_axes is not None:
+            blocks += [(product.left, product.left_place, product.left_axes, product)]
+    for name, indices, axes, stmt in blocks:
+        rank = found.arrays[name].rank
+        if len(indices) != rank or len({*axes} & set(range(rank))) != 2:
+            yield f"{name} of rank {rank} has no such block {_in(stmt)}"
 
 
 def transposed_stores_are_neighbours(found: Survey) -> Sentences:

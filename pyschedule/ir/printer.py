@@ -340,17 +340,19 @@ def _(stmt: Prefetch) -> list[str]:
 def _(stmt: Pack) -> list[str]:
     block = _block_of(stmt.array, stmt.indices, dict(zip(stmt.axes, (stmt.lanes, stmt.depth), strict=True)))
     groups = f", {stmt.group} of depth side by side" if stmt.group > 1 else ""
-    return [f"{_block_of(stmt.tile, stmt.place, {})} = pack({block}{groups})"]
+    spare = ", unless it lies well" if stmt.spare else ""
+    return [f"{_block_of(stmt.tile, stmt.place, {})} = pack({block}{groups}{spare})"]
 
 
 @_lines.register
 def _(stmt: MatrixProduct) -> list[str]:
     target = _block_of(stmt.array, stmt.indices, dict(zip(stmt.axes, (stmt.rows, stmt.columns), strict=True)))
-    left, right = (
-        f"{name}[{', '.join([*map(format_expr, place), f':{_tight(stmt.steps)}'])}]"
-        for name, place in ((stmt.left, stmt.left_place), (stmt.right, stmt.right_place))
-    )
-    return [f"{target} {'=' if stmt.fresh else '+='} matrix_product({left}, {right})"]
+    left_extents = {} if stmt.left_axes is None else dict(zip(stmt.left_axes, (stmt.rows, stmt.depth), strict=True))
+    left = _block_of(stmt.left, stmt.left_place, left_extents)
+    right = _block_of(stmt.right, stmt.right_place, {})
+    left += f" or {_block_of(stmt.copied, stmt.copied_place, {})}" if stmt.copied else ""
+    product = f"matrix_product({left}, {right}, depth={format_expr(stmt.depth)})"
+    return [f"{target} {'=' if stmt.fresh else '+='} {product}"]
 
 
 def _block_of(array: str, indices: tuple[Expr, ...], extents: Mapping[int, Expr]) -> str:

@@ -197,7 +197,8 @@ def written_arrays(body: Body) -> set[str]:
 def block_reads(stmt: Stmt) -> tuple[str, ...]:
     """The arrays of which a statement reads blocks."""
     if isinstance(stmt, MatrixProduct):
-        return (stmt.left, stmt.right) if stmt.fresh else (stmt.array, stmt.left, stmt.right)
+        operands = (stmt.left, stmt.right, stmt.copied) if stmt.copied else (stmt.left, stmt.right)
+        return operands if stmt.fresh else (stmt.array, *operands)
     return (stmt.array,) if isinstance(stmt, Pack) else ()
 
 
@@ -208,7 +209,7 @@ def block_writes(stmt: Stmt) -> tuple[str, ...]:
 
 def with_blocks_of(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
     """The statement on blocks of other arrays, by their present names; itself where none is renamed."""
-    fields = ("tile", "array") if isinstance(stmt, Pack) else ("array", "left", "right")
+    fields = ("tile", "array") if isinstance(stmt, Pack) else ("array", "left", "right", "copied")
     if not isinstance(stmt, (Pack, MatrixProduct)) or not any(getattr(stmt, name) in names for name in fields):
         return stmt
     changed: dict[str, Any] = {name: names.get(getattr(stmt, name), getattr(stmt, name)) for name in fields}

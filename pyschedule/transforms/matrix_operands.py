@@ -1,19 +1,24 @@
-"""The operands of a matrix unit: staged as blocks, in the order in which it reads them (see `matrix_unit`)."""
+"""The operands of a matrix unit: staged as blocks, in the order in which it reads them, or read where they lie
+(see `matrix_unit`)."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from pyschedule.analysis.affine import coefficient
 from pyschedule.errors import Unsupported
 from pyschedule.ir import build
 from pyschedule.ir.blocks import Pack
-from pyschedule.ir.nodes import Array, Expr, For, Kernel, Load, Var
+from pyschedule.ir.nodes import Array, Expr, For, Kernel, Load, Stmt, Var
 from pyschedule.ir.types import element_of
 from pyschedule.ir.visitors import (
     arrays,
     expressions,
     loops,
+    rewrite,
+    substitute_expr,
     variables,
     walk_expr,
     written_arrays,
@@ -40,6 +45,61 @@ class Operand:
     buffer: Array
     place: tuple[Expr, ...]
     copy: Body
+    there: InPlace | None = None
+
+    @property
+    def array(self) -> str:
+        return self.buffer.name
+
+    def spared(self, there: InPlace) -> Operand:
+        """The same, for products that may also read the operand where it lies."""
+
+        def without(stmt: Stmt) -> Stmt:
+            return dataclasses.replace(stmt, spare=True) if isinstance(stmt, Pack) else stmt
+
+        return dataclasses.replace(self, copy=rewrite(self.copy, without), there=there)
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """A left operand that is read where it lies: the array, where its block begins, and the axes along which rows
+    and depth move."""
+
+    array: str
+    place: tuple[Expr, ...]
+    axes: tuple[int, int]
+
+
+def in_place(load: Load, array: Array, moving: tuple[For, For], inner: Collection[str], written: str) -> InPlace:
+    """A left operand as it is read where it lies, its rows and depth being counted by the loops `moving`.
+
+    `inner`: the counters of all loops that become one product; `written`: the array that holds its sums.  Raises
+    `Unsupported` where the operand's elements have another order than the unit's.
+    """
+    name = load.array
+    staged = f"stage={{'{name}': ...}} at a loop outside the tile would make it possible"
+    if name == written:
+        raise Unsupported(f"'{name}' is also written", load.loc)
+    axes = []
+    for loop in moving:
+        along = [axis for axis, index in enumerate(load.indices) if loop.var in variables(index)]
+        factor = coefficient(load.indices[along[0]], loop.var) if len(along) == 1 else None
+        if factor is None or build.constant(factor) != 1:
+            raise Unsupported(f"'{name}' is read at an index that does not count up with its loop", load.loc)
+        axes += along
+    row, depth = axes
+    others = [index for axis, index in enumerate(load.indices) if axis not in axes]
+    if row == depth or any(variables(index) & set(inner) for index in others):
+        raise Unsupported(f"'{name}' is read at an index that is more than the counter of a loop", load.loc)
+    if any(isinstance(part, Load) for index in load.indices for part in walk_expr(index)):
+        raise Unsupported(f"'{name}' is read at an index that is read itself", load.loc)
+    unit_axis = array.unit_axis if array.space == "global" else array.rank - 1
+    if array.space == "register" or depth != unit_axis:
+        raise Unsupported(
+            f"'{name}' is read in place, where the depth of the product is not contiguous; {staged}", load.loc
+        )
+    starts: dict[str, Expr] = {loop.var: loop.start for loop in moving}
+    return InPlace(name, tuple(substitute_expr(index, starts) for index in load.indices), (row, depth))
 
 
 def pack_operand(

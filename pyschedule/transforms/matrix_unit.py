@@ -10,11 +10,12 @@ Before, with `stage={"A": "i.0", "B": "j.0"}` and a tile of 32 x 32:
 After, with 64 the depth of a tile of int8:
 
     C[i_1 : +min(32, M - i_1), j_1 : +min(32, N - j_1)] += matrix_product(
-        A_tile[(i_1 - i_0) // 32, :(K + 63) // 64], B_tile[(j_1 - j_0) // 32, :(K + 63) // 64])
+        A_tile[(i_1 - i_0) // 32], B_tile[(j_1 - j_0) // 32], depth=K)
 
 The operands are staged for it, at the loops that `stage` names: block by block, in the order in which the unit
-reads them, with zeros where a block reaches beyond the loops, so that every tile is whole.  A loop before that sets
-the block to zero is part of the product.
+reads them, with zeros where a block reaches beyond the loops, so that every tile is whole.  The left one may do
+without where its depth is contiguous: its elements then lie in the unit's order.  A loop before that sets the block
+to zero is part of the product.
 
 It is done before accumulators are looked for: the sums live in the unit's own registers while `k` runs.  Sums of
 halves are regrouped, as a reduction may be, and subnormal numbers among them may count as zero (AMX, which sets
@@ -48,7 +49,7 @@ from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Tile
 from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import MatrixUnit, Target
-from pyschedule.transforms.matrix_operands import Lanes, Operand, pack_operand
+from pyschedule.transforms.matrix_operands import InPlace, Lanes, Operand, in_place, pack_operand
 from pyschedule.transforms.nest import (
     Body,
     Names,
@@ -276,20 +277,30 @@ def _with_product(
     depth, group = unit.depth(size), 4 // size
     names = Names(kernel)
     notes: list[str] = []
-    operands: list[tuple[For, Operand]] = []
+    staged: list[tuple[For, Operand]] = []
+    operands: list[Operand | InPlace] = []
     for load, lane_loop, form, together in (
         (roles.left, roles.row, roles.row_form, depth),
         (roles.right, roles.column, roles.column_form, group),
     ):
+        if load is roles.left and load.array not in requests:
+            operands.append(_in_place(nest, roles, declared))
+            notes.append(f"{load.array} is read where it lies")
+            continue
         place = _place_of(load, nest, requests)
         read = Read(load, (*nest.around, *nest.loops))
         lanes, sizes = Lanes(lane_loop, form), (depth, together)
         operand = pack_operand(kernel, read, place, lanes, roles.depth, sizes, target, names)
-        operands.append((place, operand))
+        if load is roles.left and (there := _there(nest, roles, declared)) is not None:
+            operand = operand.spared(there)
+        staged.append((place, operand))
+        operands.append(operand)
         extents = [build.constant(extent) for extent in operand.buffer.shape]
         shape = " x ".join(str(extent or "n") for extent in extents)
-        notes.append(f"staged {load.array} at '{place.label}' as {shape} {operand.buffer.dtype} in packed memory")
-    left, right = (operand for _, operand in operands)
+        text = f"staged {load.array} at '{place.label}' as {shape} {operand.buffer.dtype} in packed memory"
+        notes.append(text + (", unless its rows begin at lines of the cache" if operand.there else ""))
+    left, right = operands
+    there = left if isinstance(left, InPlace) else left.there
     start = {roles.row.var: roles.row.start, roles.column.var: roles.column.start}
     product = MatrixProduct(
         nest.store.array,
@@ -297,18 +308,23 @@ def _with_product(
         roles.axes,
         _extent(roles.row, roles.row_form),
         _extent(roles.column, roles.column_form),
-        left.buffer.name,
-        left.place,
-        right.buffer.name,
+        left.array if there is None else there.array,
+        left.place if there is None else there.place,
+        right.array,
         right.place,
-        build.maximum(build.ceildiv(build.sub(roles.depth.stop, roles.depth.start), depth), 0),
+        build.maximum(build.sub(roles.depth.stop, roles.depth.start), 0),
+        height=roles.row_form.size,
         fresh=False,
+        left_axes=None if there is None else there.axes,
+        copied=left.array if there is not None and left is not there else "",
+        copied_place=left.place if there is not None and left is not there else (),
+        passing=_passing(left, right, nest),
         loops=tuple((loop.source, loop.ordinal) for loop in nest.loops),
         loc=nest.store.loc,
     )
     body = _replaced(kernel.body, nest, roles, product)
     # The inner place first: the copies of the outer one go around what has become of it by then.
-    for place, operand in sorted(operands, key=lambda item: -nest.around.index(item[0])):
+    for place, operand in sorted(staged, key=lambda item: -nest.around.index(item[0])):
         now = next(loop for loop in loops(body) if loop.var == place.var)
         new = dataclasses.replace(now, body=(Alloc(operand.buffer), *operand.copy, *now.body))
         body = replace_statement(body, now, (new,))
@@ -327,12 +343,34 @@ def _extent(loop: For, form: TileForm) -> Expr:
     return build.const(form.size) if form.exact else build.minimum(form.size, build.sub(form.end, loop.start))
 
 
+def _in_place(nest: _Nest, roles: _Roles, declared: dict[str, Array]) -> InPlace:
+    """The left operand as it is read where it lies; raises `Unsupported` where the unit's order is another one."""
+    inner = {loop.var for loop in nest.loops}
+    array = declared[roles.left.array]
+    return in_place(roles.left, array, (roles.row, roles.depth), inner, nest.store.array)
+
+
+def _there(nest: _Nest, roles: _Roles, declared: dict[str, Array]) -> InPlace | None:
+    """Where a staged left operand lies, if it may be read there too."""
+    try:
+        return _in_place(nest, roles, declared) if declared[roles.left.array].space == "global" else None
+    except Unsupported:
+        return None
+
+
+def _passing(left: Operand | InPlace, right: Operand | InPlace, nest: _Nest) -> str:
+    """The side of which the loop around takes block after block, while it stays with one of the other side."""
+    var = nest.around[-1].var
+    moves = [any(var in variables(index) for index in operand.place) for operand in (left, right)]
+    return {(True, False): "left", (False, True): "right"}.get((moves[0], moves[1]), "")
+
+
 def _place_of(load: Load, nest: _Nest, requests: dict[str, tuple[str, Tile]]) -> For:
     """The loop in which an operand is staged."""
     if load.array not in requests:
         around = nest.around[0].label if nest.around else "i.0"
         raise Unsupported(
-            f"'{load.array}' is read in place, and the unit reads packed operands; "
+            f"'{load.array}' is read in place, and the unit reads packed columns; "
             f"stage={{'{load.array}': '{around}'}}, or at another loop around, would make it possible",
             load.loc,
         )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from pyschedule.codegen.simd import matrix_product, pack
+from pyschedule.codegen.simd import begins_at_lines, matrix_product, pack, release_matrix_unit, set_up_matrix_unit
 from pyschedule.schedule.targets import host
 
 WIDTH = 48
@@ -68,11 +68,34 @@ def test_a_block_is_packed_with_zeros_around_from_any_layout(layout: str, dtype:
         np.testing.assert_array_equal(tile, packed(source, group, lanes, depth), err_msg=f"{lanes} {depth}")
 
 
+def test_rows_begin_at_lines_of_the_cache_or_they_do_not() -> None:
+    @njit
+    def last(array):
+        return begins_at_lines(array, 1)
+
+    @njit
+    def first(array):
+        return begins_at_lines(array, 0)
+
+    memory = np.zeros(4096 + 64, np.uint8)
+    memory = memory[-memory.ctypes.data % 64 :][:4096]
+    rows = memory.view(np.uint16).reshape(16, 128)
+    assert last(rows)
+    assert last(rows[::-3, 32:])
+    assert first(rows.T)
+    assert not last(rows[:, 1:])
+    assert not last(memory[:3600].view(np.uint16).reshape(15, 120))
+
+
 @pytest.mark.skipif(host().matrix is None, reason="this machine has no matrix unit, or may not use it")
 def test_a_block_in_part_leaves_what_is_around_it() -> None:
     @njit
     def add(result, offset, rows, columns, left, right, steps):
-        matrix_product(result, offset, 70, rows, columns, left, 0, right, 0, steps, 48, 32, 0)
+        set_up_matrix_unit()
+        matrix_product(
+            result, offset, 70, rows, columns, left, 0, left, 0, 0, 0, right, 0, 64 * steps, 48, 32, 0, 0
+        )
+        release_matrix_unit()
 
     rng = np.random.default_rng(2)
     left, right = (rng.integers(-128, 128, (3, width * 64)).astype(np.int8) for width in (48, 32))

@@ -114,7 +114,7 @@ BROKEN: dict[str, list[tuple[Kernel, str]]] = {
         (one(Alloc(local("T", 2, N, 4)), Pack("T", (N,), "A", (N,), (0, 1), N, N, 4)), "T holds no blocks"),
         (one(Alloc(local("T", 16, 4)), Pack("T", (), "A", (N,), (0, 1), N, N, 4)), "A of rank 1 has no such block"),
         (
-            one(Alloc(local("T", 2, 16, 4)), MatrixProduct("A", (N,), (0, 0), N, N, "T", (), "T", (), N, True)),
+            one(Alloc(local("T", 2, 16, 4)), MatrixProduct("A", (N,), (0, 0), N, N, "T", (), "T", (), N, 16, True)),
             "A of rank 1 has no such block",
         ),
     ],

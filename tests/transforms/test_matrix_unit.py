@@ -195,7 +195,7 @@ def test_the_log_says_what_the_unit_does():
     assert "- Note Unroll: loop 'k' is the matrix unit's" in log
     assert "- Note Vectorization: loop 'j' is the matrix unit's" in log
     text = inspect_loop_transforms(bytes_product, A, B, np.zeros((64, 64), np.int32), target=TARGET)
-    assert "] = matrix_product(A_tile[" in text
+    assert "0 : +(A.shape[1])] or A_tile_b[(i_1_c - i_0_b) // 16], B_tile_b[" in text
     assert "4 of depth side by side" in text
 
 
@@ -230,7 +230,7 @@ BOTH = {"A": "i.0", "B": "j.0"}
         ),
         ([tile(i=16, j=24, order=ORDER, stage=BOTH)], "the tile is 24 along loop 'j'"),
         ([tile(i=128, j=16, order=ORDER, stage=BOTH)], "the tile is 128 along loop 'i'; a size of 32"),
-        ([tile(i=16, j=16, order=ORDER, stage={"B": "j.0"})], "'A' is read in place"),
+        ([tile(i=16, j=16, order=ORDER, stage={"A": "i.0"})], "'B' is read in place, and the unit reads packed"),
         ([tile(i=16, j=16, order=ORDER, stage=BOTH, strict_math=True)], "strict_math=True keeps the order"),
         ([tile(i=16, j=16, order="i.0 j.0 i.1 j.1 k", stage={"A": "i.1", "B": "j.0"})], "'A' is staged at 'i.1'"),
     ],
@@ -242,6 +242,105 @@ def test_what_nearly_fits_is_told_why_it_does_not(decorators, reason):
     kernel = with_schedule(*decorators)
     assert f"- Note Matrix unit: not used: {reason}" in log_of(kernel, A, B, C)
     agrees(kernel, A, B, C, used=False)
+
+
+def test_a_left_operand_whose_depth_is_not_contiguous_is_to_be_staged():
+    A, B = np.asfortranarray(numbers(np.random.default_rng(15), BFLOAT16, 20, 30)), np.ones((30, 40), BFLOAT16)
+    C = np.zeros((20, 40), np.float32)
+    kernel = with_schedule(tile(i=16, j=16, order=ORDER, stage={"B": "j.0"}))
+    assert "'A' is read in place, where the depth of the product is not contiguous; stage={'A'" in log_of(
+        kernel, A, B, C
+    )
+    agrees(kernel, A, B, C, used=False)
+
+
+@tile(i=(64, 32), j=(64, 32), order="j.0 i.0 i.1 j.1 k i.2 j.2", stage={"B": "j.0"}, parallel="i.0")
+def bytes_in_place(A, B, C):
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            for k in range(A.shape[1]):
+                C[i, j] += np.int32(A[i, k]) * np.int32(B[k, j])
+
+
+@tile(i=32, j=(64, 48), k=70, order="j.0 k.0 i.0 j.1 k.1 i.1 j.2", stage={"A": "i.0", "B": "k.0"}, parallel="i.0")
+@vectorize("j", width=16)
+def halves_in_either_place(A, B, C):
+    for i in range(A.shape[0]):
+        for j in range(B.shape[1]):
+            acc = 0.0
+            for k in range(A.shape[1]):
+                acc += A[i, k] * B[k, j]
+            C[i, j] = acc
+
+
+def within(values: np.ndarray, fill: float, start: int, row: int) -> np.ndarray:
+    """The values in rows of `row` bytes, the first one `start` bytes behind a multiple of 64; `fill` around."""
+    memory = np.empty(128 + values.shape[0] * row, np.uint8)
+    first = -memory.ctypes.data % 64 + start
+    memory = memory[first % 2 : len(memory) - first % 2].view(values.dtype)
+    memory[...] = fill
+    first //= values.itemsize
+    per_row = row // values.itemsize
+    view = memory[first : first + values.shape[0] * per_row].reshape(-1, per_row)[:, : values.shape[1]]
+    view[...] = values
+    return view
+
+
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(17, 33, 65), (5, 5, 0), (33, 49, 1)])
+def test_a_left_operand_that_is_not_packed_adds_up_to_the_same(rows, columns, depth):
+    rng = np.random.default_rng(depth)
+    for kernel, dtype in ((bytes_in_place, INTEGERS[0]), (halves_in_either_place, BFLOAT16)):
+        A, B = numbers(rng, dtype, rows, depth), numbers(rng, dtype, depth, columns)
+        agrees(kernel, A, B, np.full((rows, columns), 7, np.int32 if dtype in INTEGERS else dtype))
+
+
+@pytest.mark.skipif(host().matrix is None, reason="this machine has no matrix unit, or may not use it")
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "fill"), [(bytes_in_place, 0, 99), (halves_in_either_place, 1, np.nan)]
+)
+def test_a_left_operand_may_lie_anywhere_and_nothing_around_it_is_read(kernel, dtype, fill):
+    rng = np.random.default_rng(dtype)
+    for rows, columns, depth in [*TAILS, (64, 64, 128), (95, 40, 130), (33, 49, 1)]:
+        A, B = (numbers(rng, (INTEGERS[0], BFLOAT16)[dtype], *shape) for shape in ((rows, depth), (depth, columns)))
+        expected = A.astype(np.float64) @ B.astype(np.float64)
+        for start, row, step in ((0, 320, 1), (16, 320, 1), (0, 322, 1), (0, 320, -1), (2, 384, -1)):
+            result = np.zeros((rows, columns), BFLOAT16 if dtype else np.int32)
+            kernel(within(A[::step], fill, start, row)[::step], B, result)
+            np.testing.assert_array_equal(
+                result, expected.astype(result.dtype), err_msg=f"{rows} {start} {row} {step}"
+            )
+
+
+def test_a_staged_left_operand_is_copied_where_its_rows_begin_inside_of_lines():
+    A, B, C = (np.zeros((64, 64), BFLOAT16) for _ in "ABC")
+    lowering = halves_in_either_place.lower(A, B, C, target=TARGET)
+    assert "unless its rows begin at lines of the cache" in str(lowering.log)
+    assert "if not A_lines1:" in lowering.source
+    turned = halves_in_either_place.lower(np.asfortranarray(A), B, C, target=TARGET)
+    assert "unless" not in str(turned.log)
+    assert "if not A_lines" not in turned.source
+
+
+def test_the_unit_is_set_up_once_around_its_products():
+    A, B, C = (np.zeros((64, 64), BFLOAT16) for _ in "ABC")
+    source = halves_in_either_place.lower(A, B, C, target=TARGET).source
+    lines = [line.strip() for line in source.splitlines()]
+    assert "for i_0" in lines[lines.index("set_up_matrix_unit()") + 1]
+    assert [line for line in lines if "_matrix_unit()" in line] == ["set_up_matrix_unit()", "release_matrix_unit()"]
+
+
+def test_a_window_of_rows_is_read_where_it_lies():
+    @tile(i=16, j=16, order="r i.0 j.0 k i.1 j.1", stage={"B": "i.0"})
+    def windows(A, B, C):
+        for r in range(3):
+            for i in range(C.shape[0]):
+                for j in range(C.shape[1]):
+                    for k in range(B.shape[1]):
+                        C[i, j] += np.int32(A[i + r, k]) * np.int32(B[r, k, j])
+
+    rng = np.random.default_rng(16)
+    A, B = numbers(rng, INTEGERS[0], 22, 70), numbers(rng, INTEGERS[0], 3, 70, 17)
+    agrees(windows, A, B, np.zeros((20, 17), np.int32))
 
 
 def test_strict_math_leaves_integers_to_the_unit():

@@ -74,7 +74,13 @@ from pyschedule.codegen.simd.functions import (
 )
 from pyschedule.codegen.simd.halves import from_bfloat16, from_float16, to_bfloat16, to_float16
 from pyschedule.codegen.simd.loops import stay_rolled, unroll_by, unroll_fully
-from pyschedule.codegen.simd.matrix import matrix_product, pack
+from pyschedule.codegen.simd.matrix import (
+    begins_at_lines,
+    matrix_product,
+    release_matrix_unit,
+    set_up_matrix_unit,
+)
+from pyschedule.codegen.simd.matrix_packing import pack
 from pyschedule.codegen.simd.memory import (
     gather,
     gather_masked,
@@ -113,6 +119,7 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "begins_at_lines",
     "cbrt",
     "ceil",
     "checked_index",
@@ -176,10 +183,12 @@ __all__ = [
     "reduce_pmax",
     "reduce_pmin",
     "reduce_xor",
+    "release_matrix_unit",
     "remainder",
     "scatter_masked",
     "scratch",
     "select",
+    "set_up_matrix_unit",
     "shift_left",
     "shift_right",
     "sin",

@@ -2,27 +2,39 @@
 
 A tile is read from memory row by row.  `pack` writes blocks in the order in which tiles are read: 16 rows of 64
 bytes of depth for the left operand; for the right one 16 groups of 4 bytes of depth, each for all columns side by
-side.  (Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter on Intel AMX.)
+side.  (Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter on Intel AMX.)  A left operand whose
+rows have that order in memory is read there.
 
-The unit is set up and released by each product: tiles that are left in use cost time at every switch of threads.
+The unit is set up before the loops around products and released behind them: that takes as long as some twenty of
+its instructions, and tiles that are left in use cost time at every switch of threads.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from pyschedule.codegen.simd.memory import element_pointer
-from pyschedule.codegen.simd.types import BIT, BYTE, INT32, INT64, call_intrinsic, element_bytes, intrinsic, literal
+from pyschedule.codegen.simd.matrix_packing import (
+    ROW_BYTES,
+    ROWS,
+    WORD,
+    Packer,
+    advanced,
+    at_most,
+    bytes_at,
+    constant,
+)
+from pyschedule.codegen.simd.types import BIT, BYTE, INT64, element_bytes, intrinsic, literal
 
-#: A tile has so many rows, of so many bytes.
-ROWS, ROW_BYTES = 16, 64
 _TILES = 8
-_WORD = 4
+#: The first tile of the left operand, and of the right one.
+_LEFT, _RIGHT = 4, 6
 _VOID = ir.VoidType()
 
 #: The instruction for two element types; halves are held as 16-bit words.
@@ -35,10 +47,6 @@ _INSTRUCTIONS = {
 }
 
 
-def _number(value: int) -> Any:
-    return ir.Constant(INT64, value)
-
-
 def _unit(builder: Any, name: str, *args: Any) -> None:
     """An instruction of the unit.  Tiles are numbers."""
     values = [ir.Constant(BYTE, arg) if isinstance(arg, int) else arg for arg in args]
@@ -46,233 +54,62 @@ def _unit(builder: Any, name: str, *args: Any) -> None:
     builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), values)
 
 
-def _bytes_at(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
-    return builder.bitcast(element_pointer(context, builder, array_type, array, offset), BYTE.as_pointer())
-
-
-def _moved(builder: Any, pointer: Any, count: Any) -> Any:
-    """A pointer to bytes, moved by so many."""
-    return builder.gep(pointer, [_number(count) if isinstance(count, int) else count])
-
-
-def _at_most(builder: Any, value: Any, limit: int) -> Any:
-    """`value`, within 0 and `limit`."""
-    least, most = _number(0), _number(limit)
-    value = builder.select(builder.icmp_signed("<", value, most), value, most)
-    return builder.select(builder.icmp_signed("<", value, least), least, value)
-
-
-def _first(builder: Any, count: Any, lanes: int) -> Any:
-    """The mask of the first `count` lanes, a number from 0 to `lanes`."""
-    if lanes < 64:
-        bits = builder.trunc(builder.not_(builder.shl(_number(-1), count)), ir.IntType(lanes))
-    else:
-        full = builder.icmp_signed("==", count, _number(64))
-        bits = builder.select(full, _number(-1), builder.not_(builder.shl(_number(-1), count)))
-    return builder.bitcast(bits, ir.VectorType(BIT, lanes))
-
-
-def _load(builder: Any, pointer: Any, element: Any, mask: Any) -> Any:
-    """Elements from an address of bytes, zero where the mask is off."""
-    vector = ir.VectorType(element, mask.type.count)
-    place = builder.bitcast(pointer, vector.as_pointer())
-    args = [place, ir.Constant(INT32, element.width // 8), mask, ir.Constant(vector, None)]
-    return call_intrinsic(builder, "masked.load", vector, args, [vector, place.type])
-
-
-def _store(builder: Any, value: Any, pointer: Any) -> None:
-    builder.store(value, builder.bitcast(pointer, value.type.as_pointer()), align=1)
-
-
-def _shuffle(builder: Any, one: Any, other: Any, order: Sequence[int]) -> Any:
-    return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(INT32, len(order)), list(order)))
-
-
-# ----------------------------------------------------------------------------------------------- packing
-
-
-def _side_by_side(builder: Any, rows: Sequence[Any]) -> Any:
-    """Vectors as one in which lane n of each is beside lane n of the others."""
-    if len(rows) == 1:
-        return rows[0]
-    evens, odds = _side_by_side(builder, rows[::2]), _side_by_side(builder, rows[1::2])
-    lanes = evens.type.count
-    order = [lane + (lanes if odd else 0) for lane in range(lanes) for odd in (False, True)]
-    return _shuffle(builder, evens, odds, order)
-
-
-def _turned(builder: Any, rows: list[Any]) -> list[Any]:
-    """The transpose of 16 vectors of 16 lanes, in four rounds of pairs that swap their halves, quarters, ..."""
-    for reach in (8, 4, 2, 1):
-        for at in range(ROWS):
-            if at & reach:
-                continue
-            one, other = rows[at], rows[at + reach]
-            low = [lane + ROWS - reach if lane & reach else lane for lane in range(ROWS)]
-            high = [lane + ROWS if lane & reach else lane + reach for lane in range(ROWS)]
-            rows[at], rows[at + reach] = _shuffle(builder, one, other, low), _shuffle(builder, one, other, high)
-    return rows
-
-
-class _Packer:
-    """Writes the code that packs one block."""
-
-    def __init__(self, builder: Any, element: Any, size: int, group: int, groups: int, width: int) -> None:
-        self.builder, self.element, self.size = builder, element, size
-        self.group, self.groups, self.width = group, groups, width
-        self.depth = group * groups
-        self.per_word = _WORD // size
-
-    def from_depth(self, tile: Any, source: Any, lane_step: Any, lanes: Any, depth: Any) -> None:
-        """From where the elements of a lane are neighbours."""
-        builder = self.builder
-        mask = _first(builder, depth, self.depth)
-        nothing = ir.Constant(mask.type, None)
-
-        def row(lane: Any) -> Any:
-            on = builder.select(builder.icmp_signed("<", lane, lanes), mask, nothing)
-            return _load(builder, _moved(builder, source, builder.mul(lane, lane_step)), self.element, on)
-
-        if self.groups == 1:
-            with cgutils.for_range(builder, _number(self.width)) as loop:
-                place = _moved(builder, tile, builder.mul(loop.index, _number(ROW_BYTES)))
-                _store(builder, row(loop.index), place)
-            return
-        with cgutils.for_range_slice(builder, _number(0), _number(self.width), _number(ROWS)) as (first, _):
-            words = ir.VectorType(INT32, ROWS)
-            rows = [builder.bitcast(row(builder.add(first, _number(at))), words) for at in range(ROWS)]
-            self._store_groups(_turned(builder, rows), tile, first)
-
-    def from_lanes(self, tile: Any, source: Any, depth_step: Any, lanes: Any, depth: Any) -> None:
-        """From where the lanes of one depth are neighbours."""
-        builder = self.builder
-
-        def group_of(first: Any, number: Any, mask: Any) -> Any:
-            """What stands side by side in 16 words."""
-            parts = []
-            for at in range(self.per_word):
-                deep = builder.add(builder.mul(number, _number(self.per_word)), _number(at))
-                on = builder.select(builder.icmp_signed("<", deep, depth), mask, ir.Constant(mask.type, None))
-                moved = builder.add(builder.mul(deep, depth_step), builder.mul(first, _number(self.size)))
-                parts.append(_load(builder, _moved(builder, source, moved), self.element, on))
-            return _side_by_side(builder, parts)
-
-        def mask_of(first: Any, lanes_at_once: int) -> Any:
-            return _first(builder, _at_most(builder, builder.sub(lanes, first), lanes_at_once), lanes_at_once)
-
-        if self.groups > 1:
-            at_once = 2 * ROWS if self.width % (2 * ROWS) == 0 else ROWS
-            with cgutils.for_range_slice(builder, _number(0), _number(self.width), _number(at_once)) as (first, _):
-                mask = mask_of(first, at_once)
-                with cgutils.for_range(builder, _number(self.groups)) as loop:
-                    self._store_group(group_of(first, loop.index, mask), tile, first, loop.index)
-            return
-        with cgutils.for_range_slice(builder, _number(0), _number(self.width), _number(ROWS)) as (first, _):
-            mask = mask_of(first, ROWS)
-            words = ir.VectorType(INT32, ROWS)
-            rows = [builder.bitcast(group_of(first, _number(at), mask), words) for at in range(ROWS)]
-            for lane, value in enumerate(_turned(builder, rows)):
-                moved = builder.mul(builder.add(first, _number(lane)), _number(ROW_BYTES))
-                _store(builder, value, _moved(builder, tile, moved))
-
-    def one_by_one(self, tile: Any, source: Any, steps: tuple[Any, Any], lanes: Any, depth: Any) -> None:
-        """From where no elements are neighbours."""
-        builder = self.builder
-        pointer = self.element.as_pointer()
-        with (
-            cgutils.for_range(builder, _number(self.width)) as lane_loop,
-            cgutils.for_range(builder, _number(self.depth)) as depth_loop,
-        ):
-            lane, deep = lane_loop.index, depth_loop.index
-            exists = builder.and_(builder.icmp_signed("<", lane, lanes), builder.icmp_signed("<", deep, depth))
-            before = builder.block
-            with builder.if_then(exists):
-                moved = builder.add(builder.mul(lane, steps[0]), builder.mul(deep, steps[1]))
-                loaded = builder.load(builder.bitcast(_moved(builder, source, moved), pointer))
-                inside = builder.block
-            value = builder.phi(self.element)
-            value.add_incoming(ir.Constant(self.element, 0), before)
-            value.add_incoming(loaded, inside)
-            number, within = (operation(deep, _number(self.group)) for operation in (builder.udiv, builder.urem))
-            place = builder.add(builder.mul(number, _number(self.width)), lane)
-            place = builder.add(builder.mul(place, _number(self.group)), within)
-            place = _moved(builder, tile, builder.mul(place, _number(self.size)))
-            builder.store(value, builder.bitcast(place, pointer))
-
-    def _store_groups(self, groups: Sequence[Any], tile: Any, first: Any) -> None:
-        for number, value in enumerate(groups):
-            self._store_group(value, tile, first, _number(number))
-
-    def _store_group(self, value: Any, tile: Any, first: Any, number: Any) -> None:
-        """Writes one group of depth for some lanes, from the `first` on."""
-        builder = self.builder
-        place = builder.add(builder.mul(number, _number(self.width)), first)
-        _store(builder, value, _moved(builder, tile, builder.mul(place, _number(_WORD))))
-
-
-@intrinsic
-def pack(
-    _typing: Any,
-    tile: Any,
-    place: Any,
-    array: Any,
-    offset: Any,
-    lane_step: Any,
-    depth_step: Any,
-    lanes: Any,
-    depth: Any,
-    groups: Any,
-    width: Any,
-    group: Any,
-) -> Any:
-    """Fills the block of `width` lanes that begins at `tile[place]` from `array`, as `ir.nodes.Pack` says.
-
-    Steps count elements.  `groups` of `group` elements of depth make up 64 bytes, in groups of 4 bytes or in one.
-    """
-    fixed = [literal(item) for item in (groups, width, group)]
-    if not isinstance(array, types.Array) or None in fixed or array.dtype != tile.dtype:
-        return None
-    count, lanes_in_all, together = fixed
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        tile_type, array_type = signature.args[0], signature.args[2]
-        size = element_bytes(array_type.dtype)
-        target = _bytes_at(context, builder, tile_type, args[0], args[1])
-        source = _bytes_at(context, builder, array_type, args[2], args[3])
-        packer = _Packer(builder, ir.IntType(8 * size), size, together, count, lanes_in_all)
-        one, other = ((arg, builder.mul(arg, _number(size))) for arg in args[4:6])
-        there = _at_most(builder, args[6], lanes_in_all), _at_most(builder, args[7], packer.depth)
-        if _is_one(other[0]):
-            packer.from_depth(target, source, one[1], *there)
-        elif _is_one(one[0]):
-            packer.from_lanes(target, source, other[1], *there)
-        else:
-            packer.one_by_one(target, source, (one[1], other[1]), *there)
-        return context.get_dummy_value()
-
-    integer = types.int64
-    return types.none(tile, integer, array, *[integer] * 5, groups, width, group), codegen
-
-
-def _is_one(value: Any) -> bool:
-    return isinstance(value, ir.Constant) and value.constant == 1
-
-
-# ---------------------------------------------------------------------------------------------- products
+#: Where the table that sets the unit up says how many bytes a row of the first tile has, and how many rows it has.
+_BYTES_AT, _ROWS_AT = 16, 48
 
 
 def _configuration(builder: Any) -> Any:
-    """The address of what says that all tiles are whole: 64 bytes, the palette first, the rows' bytes from byte 16
-    and the rows from byte 48 on."""
+    """The address of the table that says that all tiles are whole: 64 bytes, the palette first."""
     table = bytearray(64)
     table[0] = 1
     for tile in range(_TILES):
-        table[16 + 2 * tile], table[48 + tile] = ROW_BYTES, ROWS
+        table[_BYTES_AT + 2 * tile], table[_ROWS_AT + tile] = ROW_BYTES, ROWS
     value = cgutils.make_bytearray(table)
     name = "pyschedule.tiles"
     known = builder.module.globals.get(name)
     constant = known or cgutils.global_constant(builder.module, name, value)
     return builder.bitcast(constant, BYTE.as_pointer())
+
+
+@intrinsic
+def set_up_matrix_unit(_typing: Any) -> Any:
+    """Makes all tiles whole: before `matrix_product`, which leaves them so."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+        _unit(builder, "ldtilecfg", _configuration(builder))
+        return context.get_dummy_value()
+
+    return types.none(), codegen
+
+
+@intrinsic
+def release_matrix_unit(_typing: Any) -> Any:
+    """Tells the system that no tile is in use."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+        _unit(builder, "tilerelease")
+        return context.get_dummy_value()
+
+    return types.none(), codegen
+
+
+@intrinsic
+def begins_at_lines(_typing: Any, array: Any, axis: Any) -> Any:
+    """Whether all rows along an axis begin at multiples of 64 bytes: no row of a tile is in two lines of the cache
+    then."""
+    unit = literal(axis)
+    if not isinstance(array, types.Array) or unit is None:
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        found = context.make_array(signature.args[0])(context, builder, args[0])
+        places = builder.ptrtoint(found.data, INT64)
+        for at in range(signature.args[0].ndim):
+            if at != unit:
+                places = builder.or_(places, builder.extract_value(found.strides, at))
+        return builder.icmp_unsigned("==", builder.and_(places, constant(ROW_BYTES - 1)), constant(0))
+
+    return types.boolean(array, axis), codegen
 
 
 @intrinsic
@@ -285,132 +122,256 @@ def matrix_product(
     columns: Any,
     left: Any,
     left_offset: Any,
+    there: Any,
+    there_offset: Any,
+    there_step: Any,
+    lies_there: Any,
     right: Any,
     right_offset: Any,
-    steps: Any,
+    depth: Any,
     height: Any,
     width: Any,
     fresh: Any,
+    passing: Any,
 ) -> Any:
-    """Adds a product to the block of `rows` by `columns` at `array[offset]`, whose rows are `step` elements apart.
+    """Adds a product to the block of `rows` by `columns` at `array[offset]`, its rows `step` elements apart.
 
-    `left` and `right` hold `height` rows and `width` columns, `steps` tiles deep; `fresh`: nothing is added to.
+    `left` and `right` are packed: `height` rows and `width` columns, and `depth` elements of each.  `lies_there`:
+    the left operand is in `there` instead, row by row, `there_step` elements from one to the next, and no more than
+    `rows` of them.  `fresh`: nothing is added to.  `passing`: as `ir.blocks.MatrixProduct` has it, 0 for neither, 1
+    for the left operand, 2 for the right one.
     """
-    fixed = [literal(item) for item in (height, width, fresh)]
+    fixed = [literal(item) for item in (height, width, fresh, passing)]
+    known = literal(lies_there)
     instruction = _INSTRUCTIONS.get((left.dtype, right.dtype))
     if instruction is None or None in fixed:
         return None
-    block_rows, block_columns, is_fresh = fixed
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kinds = signature.args
-        target = _bytes_at(context, builder, kinds[0], args[0], args[1])
-        row_bytes = builder.mul(args[2], _number(_WORD))
-        first = _bytes_at(context, builder, kinds[5], args[5], args[6])
-        second = _bytes_at(context, builder, kinds[7], args[7], args[8])
-        multiply = _Multiplier(builder, instruction, first, second, args[9], block_rows, block_columns)
-        whole = builder.and_(
-            builder.icmp_signed(">=", args[3], _number(block_rows)),
-            builder.icmp_signed(">=", args[4], _number(block_columns)),
+        block_rows, block_columns, is_fresh, passes = fixed
+        size = element_bytes(kinds[5].dtype)
+        target = bytes_at(context, builder, kinds[0], args[0], args[1])
+        row_bytes = builder.mul(args[2], constant(WORD))
+        first = bytes_at(context, builder, kinds[5], args[5], args[6])
+        second = bytes_at(context, builder, kinds[11], args[11], args[12])
+        one = _Left(
+            first, constant(ROW_BYTES), constant(block_rows * ROW_BYTES), block_rows, size, passes == 1, None
         )
-        _unit(builder, "ldtilecfg", _configuration(builder))
+        if known != 0:
+            lies = args[10] if known is None else ir.Constant(BIT, 1)
+            begins = bytes_at(context, builder, kinds[7], args[7], args[8])
+            apart = builder.mul(args[9], constant(size))
+            one = replace(
+                one,
+                place=builder.select(lies, begins, one.place),
+                row=builder.select(lies, apart, one.row),
+                step=builder.select(lies, constant(ROW_BYTES), one.step),
+                lies=lies,
+            )
+        other = _Right(second, block_columns, passes == 2)
+        multiply = _Multiplier(builder, instruction, one, other, args[13], bool(is_fresh))
+        whole = builder.and_(
+            builder.icmp_signed(">=", args[3], constant(block_rows)),
+            builder.icmp_signed(">=", args[4], constant(block_columns)),
+        )
         with builder.if_else(whole) as (then, otherwise):
             with then:
-                multiply.into(target, row_bytes, bool(is_fresh))
+                multiply.whole(target, row_bytes)
             with otherwise:
-                _in_part(builder, multiply, target, row_bytes, args[3], args[4], bool(is_fresh))
-        _unit(builder, "tilerelease")
+                multiply.in_part(target, row_bytes, args[3], args[4])
         return context.get_dummy_value()
 
     integer = types.int64
-    return (
-        types.none(array, *[integer] * 4, left, integer, right, integer, integer, height, width, fresh),
-        codegen,
-    )
+    where = lies_there if known is not None else types.boolean
+    operands = (left, integer, there, integer, integer, where, right, integer, integer)
+    return types.none(array, *[integer] * 4, *operands, height, width, fresh, passing), codegen
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """A left operand of so many `rows`, its elements of `size` bytes.  There are `row` bytes from one row to the
+    next, and `step` from one tile of depth to the next; `lies`: it is not packed (`None`: it is)."""
+
+    place: Any
+    row: Any
+    step: Any
+    rows: int
+    size: int
+    passing: bool
+    lies: Any | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Right:
+    """A packed right operand of so many `columns`."""
+
+    place: Any
+    columns: int
+    passing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Tiles of sums that are made together: `down` by `along` of them, from a row and a column of the block on.
+
+    Where a part of the block is there, `rows` and `columns` say how many of the group's, one or more.  There may be
+    nothing for a second tile down or along then: it repeats the first one's sums, and is not stored.
+    """
+
+    row: int
+    column: int
+    down: int
+    along: int
+    rows: Any = None
+    columns: Any = None
 
 
 class _Multiplier:
     """Writes the code of one product, two by two tiles of sums at a time (as far as there are two)."""
 
-    def __init__(
-        self, builder: Any, instruction: str, left: Any, right: Any, steps: Any, rows: int, columns: int
-    ) -> None:
-        self.builder, self.instruction, self.steps = builder, instruction, steps
-        self.left, self.right, self.rows, self.columns = left, right, rows, columns
+    def __init__(self, builder: Any, instruction: str, left: _Left, right: _Right, depth: Any, fresh: bool) -> None:
+        self.builder, self.instruction, self.left, self.right = builder, instruction, left, right
+        self.depth, self.fresh, self.deep = depth, fresh, ROW_BYTES // left.size
 
-    def into(self, target: Any, row_bytes: Any, fresh: bool) -> None:
-        """Adds the whole product to a block in memory."""
-        builder = self.builder
-        down = 2 if self.rows % (2 * ROWS) == 0 else 1
-        along = 2 if self.columns % (2 * ROWS) == 0 else 1
-        for row, column in itertools.product(
-            range(0, self.rows, down * ROWS), range(0, self.columns, along * ROWS)
-        ):
-            moved = builder.mul(row_bytes, _number(row))
-            place = _moved(builder, target, builder.add(moved, _number(column * _WORD)))
-            self._tiles(place, row_bytes, row, column, down, along, fresh)
+    def whole(self, target: Any, row_bytes: Any) -> None:
+        """The product for a block that is there as a whole."""
+        for group in self._groups():
+            self._tiles(group, target, row_bytes)
 
-    def _tiles(
-        self, target: Any, row_bytes: Any, row: int, column: int, down: int, along: int, fresh: bool
-    ) -> None:
+    def in_part(self, target: Any, row_bytes: Any, rows: Any, columns: Any) -> None:
+        """The product for a block of which a part is there: tiles with fewer rows, or shorter ones."""
         builder = self.builder
+        for group in self._groups():
+            here = [
+                at_most(builder, builder.sub(count, constant(first)), number * ROWS)
+                for count, first, number in ((rows, group.row, group.down), (columns, group.column, group.along))
+            ]
+            some = [builder.icmp_signed(">", count, constant(0)) for count in here]
+            with builder.if_then(builder.and_(*some)):
+                part = replace(group, rows=here[0], columns=here[1])
+                self._set_up(part)
+                self._tiles(part, target, row_bytes)
+        _unit(builder, "ldtilecfg", _configuration(builder))
+
+    def _groups(self) -> Iterator[_Group]:
+        rows, columns = self.left.rows, self.right.columns
+        down = 2 if rows % (2 * ROWS) == 0 else 1
+        along = 2 if columns % (2 * ROWS) == 0 else 1
+        for row, column in itertools.product(range(0, rows, down * ROWS), range(0, columns, along * ROWS)):
+            yield _Group(row, column, down, along)
+
+    def _set_up(self, part: _Group) -> None:
+        """Gives the tiles of a part their rows, and these their bytes."""
+        builder = self.builder
+        with builder.goto_entry_block():
+            table = builder.alloca(ir.ArrayType(BYTE, 64))
+            table.align = 64
+        place = builder.bitcast(table, BYTE.as_pointer())
+        vector = ir.VectorType(INT64, 8).as_pointer()
+        whole = builder.load(builder.bitcast(_configuration(builder), vector), align=1)
+        builder.store(whole, builder.bitcast(place, vector), align=64)
+
+        def extent(count: Any, second: int) -> Any:
+            """The rows, or columns, of the first tile or the second."""
+            one = at_most(builder, count, ROWS)
+            if not second:
+                return one
+            more = builder.sub(count, constant(ROWS))
+            return builder.select(builder.icmp_signed(">", more, constant(0)), more, one)
+
+        def put(offset: int, value: Any) -> None:
+            builder.store(builder.trunc(value, BYTE), advanced(builder, place, offset))
+
+        for i, j in itertools.product(range(part.down), range(part.along)):
+            high, wide = extent(part.rows, i), builder.mul(extent(part.columns, j), constant(WORD))
+            for tile in (i * part.along + j, _LEFT + i):
+                put(_ROWS_AT + tile, high)
+            for tile in (i * part.along + j, _RIGHT + j):
+                put(_BYTES_AT + 2 * tile, wide)
+        _unit(builder, "ldtilecfg", place)
+
+    def _tiles(self, group: _Group, target: Any, row_bytes: Any) -> None:
+        builder = self.builder
+        down, along = group.down, group.along
+        lower, further = self._second(group.rows), self._second(group.columns)
+        moved = builder.mul(row_bytes, constant(group.row))
+        first = advanced(builder, target, builder.add(moved, constant(group.column * WORD)))
         # Tiles 0 to 3 are the sums, 4 and 5 rows of the left operand, 6 and 7 columns of the right one.
         sums = {(i, j): i * along + j for i in range(down) for j in range(along)}
 
-        def each_sum(operation: Callable[[int, Any], None]) -> None:
-            for (i, j), tile in sums.items():
-                moved = builder.add(builder.mul(row_bytes, _number(i * ROWS)), _number(j * ROWS * _WORD))
-                operation(tile, _moved(builder, target, moved))
+        def place_of(i: int, j: int) -> Any:
+            one = builder.mul(row_bytes, lower) if i else constant(0)
+            other = builder.mul(further, constant(WORD)) if j else constant(0)
+            return advanced(builder, first, builder.add(one, other))
 
-        if fresh:
-            each_sum(lambda tile, _: _unit(builder, "tilezero", tile))
-        else:
-            each_sum(lambda tile, place: _unit(builder, "tileloadd64", tile, place, row_bytes))
-        stride = _number(self.columns * _WORD)
-        with cgutils.for_range(builder, self.steps) as loop:
-            left = _moved(builder, self.left, builder.mul(loop.index, _number(self.rows * ROW_BYTES)))
-            right = _moved(builder, self.right, builder.mul(loop.index, _number(ROWS * self.columns * _WORD)))
+        for (i, j), tile in sums.items():
+            if self.fresh:
+                _unit(builder, "tilezero", tile)
+            else:
+                _unit(builder, "tileloadd64", tile, place_of(i, j), row_bytes)
+
+        left = self.left
+        left_first = advanced(builder, left.place, builder.mul(left.row, constant(group.row)))
+        right_row = constant(self.right.columns * WORD)
+        right_first = advanced(builder, self.right.place, group.column * WORD)
+
+        def step(number: Any, one: Any, one_row: Any) -> None:
+            other = advanced(builder, right_first, builder.mul(number, builder.mul(right_row, constant(ROWS))))
             for j in range(along):
-                place = _moved(builder, right, (column + j * ROWS) * _WORD)
-                _unit(builder, "tileloadd64", 6 + j, place, stride)
+                place = advanced(builder, other, builder.mul(further, constant(WORD))) if j else other
+                _unit(builder, _load_of(self.right.passing), _RIGHT + j, place, right_row)
             for i in range(down):
-                place = _moved(builder, left, (row + i * ROWS) * ROW_BYTES)
-                _unit(builder, "tileloadd64", 4 + i, place, _number(ROW_BYTES))
+                place = advanced(builder, one, builder.mul(one_row, lower)) if i else one
+                _unit(builder, _load_of(left.passing), _LEFT + i, place, one_row)
                 for j in range(along):
-                    _unit(builder, self.instruction, sums[i, j], 4 + i, 6 + j)
-        each_sum(lambda tile, place: _unit(builder, "tilestored64", tile, place, row_bytes))
+                    _unit(builder, self.instruction, sums[i, j], _LEFT + i, _RIGHT + j)
+
+        steps = builder.udiv(self.depth, constant(self.deep))
+        rest = builder.urem(self.depth, constant(self.deep))
+        some = builder.icmp_signed(">", rest, constant(0))
+        all_steps = builder.add(steps, builder.zext(some, INT64))
+        if left.lies is not None:
+            all_steps = builder.select(left.lies, steps, all_steps)
+        with cgutils.for_range(builder, all_steps) as loop:
+            step(loop.index, advanced(builder, left_first, builder.mul(loop.index, left.step)), left.row)
+        if left.lies is not None:
+            # What is left of the depth is no whole tile in memory, and what lies behind it may be anything.
+            with builder.if_then(builder.and_(left.lies, some)):
+                source = advanced(builder, left_first, builder.mul(steps, constant(ROW_BYTES)))
+                step(steps, self._copied(group, source, rest), constant(ROW_BYTES))
+        for (i, j), tile in sums.items():
+            there = [
+                builder.icmp_signed(">", count, constant(ROWS))
+                for count, second in ((group.rows, i), (group.columns, j))
+                if second and count is not None
+            ]
+            with ExitStack() as stack:
+                for test in there:
+                    stack.enter_context(builder.if_then(test))
+                _unit(builder, "tilestored64", tile, place_of(i, j), row_bytes)
+
+    def _second(self, count: Any) -> Any:
+        """How far the second tile is from the first, in rows or columns."""
+        if count is None:
+            return constant(ROWS)
+        builder = self.builder
+        return builder.select(builder.icmp_signed(">", count, constant(ROWS)), constant(ROWS), constant(0))
+
+    def _copied(self, group: _Group, source: Any, depth: Any) -> Any:
+        """Rows of the left operand, with zeros behind so much of depth."""
+        builder = self.builder
+        high = group.down * ROWS
+        with builder.goto_entry_block():
+            memory = builder.alloca(ir.ArrayType(BYTE, high * ROW_BYTES))
+            memory.align = ROW_BYTES
+        place = builder.bitcast(memory, BYTE.as_pointer())
+        element = ir.IntType(8 * self.left.size)
+        packer = Packer(builder, element, self.left.size, self.deep, 1, high)
+        packer.from_depth(place, source, self.left.row, constant(high) if group.rows is None else group.rows, depth)
+        return place
 
 
-def _in_part(
-    builder: Any, multiply: _Multiplier, target: Any, row_bytes: Any, rows: Any, columns: Any, fresh: bool
-) -> None:
-    """The product for a block of which a part is there, by way of one that is whole."""
-    with builder.goto_entry_block():
-        memory = builder.alloca(ir.ArrayType(BYTE, multiply.rows * multiply.columns * _WORD))
-        memory.align = ROW_BYTES
-    whole = builder.bitcast(memory, BYTE.as_pointer())
-    whole_row = _number(multiply.columns * _WORD)
-    rows = _at_most(builder, rows, multiply.rows)
-
-    def each_row(move: Callable[[Any, Any, Any], None]) -> None:
-        with cgutils.for_range(builder, rows) as loop:
-            here = _moved(builder, target, builder.mul(loop.index, row_bytes))
-            there = _moved(builder, whole, builder.mul(loop.index, whole_row))
-            for column in range(0, multiply.columns, ROWS):
-                left = _at_most(builder, builder.sub(columns, _number(column)), ROWS)
-                move(_moved(builder, here, column * _WORD), _moved(builder, there, column * _WORD), left)
-
-    def copied_in(here: Any, there: Any, count: Any) -> None:
-        _store(builder, _load(builder, here, INT32, _first(builder, count, ROWS)), there)
-
-    def copied_out(here: Any, there: Any, count: Any) -> None:
-        vector = ir.VectorType(INT32, ROWS)
-        value = builder.load(builder.bitcast(there, vector.as_pointer()), align=_WORD)
-        place = builder.bitcast(here, vector.as_pointer())
-        args = [value, place, ir.Constant(INT32, _WORD), _first(builder, count, ROWS)]
-        call_intrinsic(builder, "masked.store", _VOID, args, [vector, place.type])
-
-    if not fresh:
-        each_row(copied_in)
-    multiply.into(whole, whole_row, fresh)
-    each_row(copied_out)
+def _load_of(passing: bool) -> str:
+    """The instruction that loads a tile; what is not read again soon need not stay in the first cache."""
+    return "tileloaddt164" if passing else "tileloadd64"
