@@ -47,15 +47,18 @@ def gemm_kernel(A, B, C):
 #: How a product `Y[i, j] = f(sum over k)` is computed, by its shape and layout: see `schedule`.
 BLOCKED, DEEP, TURNED, TURNED_DEEP = "blocked", "deep", "turned", "turned-deep"
 WIDENED, WIDENED_DEEP = "widened", "widened-deep"
-SMALL, ROW, DOTS = "small", "row", "dots"
+SMALL, SMALL_THREE, SMALL_TWO, ROW, DOTS = "small", "small-3", "small-2", "row", "dots"
 MATRIX, MATRIX_DEEP = "matrix", "matrix-deep"
+
+#: Rows and vectors of columns of the part of the result that stays in registers, where B is read where it lies.
+SMALL_TILES = {SMALL: (6, 4), SMALL_THREE: (8, 3), SMALL_TWO: (8, 2)}
 
 
 def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: str = "") -> Callable[[Any], Any]:
     """The decorators of a product of `left` and `right`, with `lanes` elements in a vector register.
 
-    A `batch` is the name of a loop around the product; its products are then made one by one (`SMALL`, `ROW` or
-    `DOTS`).
+    A `batch` is the name of a loop around the product; its products are then made one by one (`SMALL` and its
+    like, `ROW` or `DOTS`).
 
     On the CPU a part of the result stays in vector registers while the depth k runs:
 
@@ -68,7 +71,7 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
       every 32 rows of A, packed or where they lie, go over all of them.
     - `MATRIX_DEEP`: the same with 256 columns, 2048 steps of k at a time.
     - `WIDENED`, `WIDENED_DEEP`: as `BLOCKED` and `DEEP`, with A packed too, for halves: the copies hold float32.
-    - `SMALL`: as `BLOCKED`, with B read where it lies.
+    - `SMALL`: as `BLOCKED`, with B read where it lies; `SMALL_THREE` and `SMALL_TWO`: 8 rows by 3 or 2 vectors.
     - `ROW`: for results of few rows.  16 rows of B are read at a time, from end to end, and their multiples added
       to 128 vectors of sums in the first cache.
     - `DOTS`: 4 columns of one row, with k in lanes: for results of few rows where the columns of B are contiguous.
@@ -89,6 +92,20 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
             vectorize("j", width=lanes, target="cpu"),
             unroll("i", rows, target="cpu"),
             unroll("k", 4, target="cpu"),
+        ]
+
+    def in_place(rows: int, vectors: int) -> list[Any]:
+        return [
+            tile(
+                i=(48, rows),
+                j=vectors * lanes,
+                order=f"{batch} i.0 j.0 i.1 k i.2 j.1",
+                parallel=batch or "i.0",
+                target="cpu",
+            ),
+            vectorize("j", width=lanes, target="cpu"),
+            unroll("i", rows, target="cpu"),
+            unroll("k", 2, target="cpu"),
         ]
 
     def for_matrix_unit(columns: int, depth: int | None) -> list[Any]:
@@ -114,18 +131,7 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
         MATRIX_DEEP: for_matrix_unit(256, 2048),
         WIDENED: packed(6, panel, None, left),
         WIDENED_DEEP: packed(6, panel, 1024, left),
-        SMALL: [
-            tile(
-                i=(48, 6),
-                j=panel,
-                order=f"{batch} i.0 j.0 i.1 k i.2 j.1",
-                parallel=batch or "i.0",
-                target="cpu",
-            ),
-            vectorize("j", width=lanes, target="cpu"),
-            unroll("i", 6, target="cpu"),
-            unroll("k", 2, target="cpu"),
-        ],
+        **{form: in_place(*sizes) for form, sizes in SMALL_TILES.items()},
         ROW: [
             tile(j=128 * lanes, k=16, order=f"{batch} j.0 k.0 i j.1 k.1", parallel=batch or "j.0", target="cpu"),
             vectorize("j", width=lanes, target="cpu"),

@@ -123,6 +123,37 @@ def test_integers_are_exact(dtype):
     assert_near(operators.matmul(batch, b[:17][None]), batch.astype(np.int64) @ b[:17].astype(np.int64))
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "wanted"),
+    [
+        (48, 48, "float32", kernels.SMALL_THREE),
+        (32, 32, "float32", kernels.SMALL_TWO),
+        (64, 64, "float32", kernels.SMALL),
+        (128, 128, "float32", kernels.SMALL),
+        (100, 100, "float32", kernels.SMALL_THREE),
+        (127, 127, "float32", kernels.SMALL_THREE),
+        (10, 512, "float32", kernels.SMALL),
+        (24, 24, "float64", kernels.SMALL_THREE),
+        (64, 64, "float64", kernels.SMALL),
+        (48, 48, "float16", kernels.SMALL_THREE),
+    ],
+)
+def test_small_products_get_the_tile_that_fits(rows, columns, dtype, wanted):
+    a, b = normal(rows, 40, dtype=dtype), normal(40, columns, dtype=dtype)
+    ((kernel, _),), _ = operators.matmul.steps(a, b)
+    assert kernel is kernels.product_kernel(wanted, 8 if dtype == "float64" else 16)
+    check(a, b)
+
+
+def test_products_of_a_batch_get_the_tile_that_fits():
+    a, b = normal(3, 48, 40), normal(3, 40, 48)
+    ((kernel, _),), _ = operators.matmul.steps(a, b)
+    assert kernel is kernels.batched_kernel(kernels.SMALL_THREE, 16)
+    check(a, b)
+    transposed = normal(3, 24, 40).transpose(0, 2, 1)  # whatever form a single one of them would get
+    check(a, transposed)
+
+
 def test_each_form_of_kernel_is_reached():
     def form(a, b):
         ((kernel, _),), _ = operators.matmul.steps(a, b)
