@@ -25,7 +25,7 @@ from pyschedule.ir.visitors import contains, loops
 from pyschedule.schedule.targets import Target
 
 _MATH_NAMES = frozenset({"inf", "nan"})
-_OWN_NAMES = frozenset({"INNER", "OPTIONS", "np"})
+_OWN_NAMES = frozenset({"OPTIONS", "PART", "np"})
 
 
 def generate(kernel: Kernel, target: Target, *, parallel: bool, cache: bool = False) -> Program:
@@ -106,7 +106,7 @@ class _Module:
             "}",
         ]
         if self.threaded:  # machine code from Numba's cache calls into the library of the threads
-            options += ['INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called from here only']
+            options += ['PART = OPTIONS | {"cache": False}  # becomes machine code with what calls it']
             options += ["", "get_num_threads()  # starts the threads"]
         header = f'"""The kernel {self.kernel.name}{origin} as Numba source for {self.target}."""'
         parts = ["\n".join([header, "", *imports, "", *options]), *self.functions]
@@ -128,10 +128,8 @@ class CpuWriter(MemoryWriter):
     def definition(self, name: str, params: list[str]) -> str:
         """The text of the whole function."""
         lines = [*self.prologue(), *self.lines] or [f"{INDENT}pass"]
-        # What allocates is a compiled function, which Numba compiles again for callers with other options.
-        inner = self.in_thread and not any("scratch(" in line for line in lines)
-        options = "**OPTIONS, **INNER" if inner else "**OPTIONS"
-        return "\n".join([f"@njit({options})", f"def {name}({', '.join(params)}):", *lines])
+        options = "PART" if self.in_thread else "OPTIONS"
+        return "\n".join([f"@njit(**{options})", f"def {name}({', '.join(params)}):", *lines])
 
     def loop(self, stmt: For) -> None:
         if stmt.mapping != "parallel" or not self.module.parallel:
@@ -149,9 +147,8 @@ class CpuWriter(MemoryWriter):
         trips = f"len(range({start}, {stop}, {step}))"
         given = ", ".join([start, trips, step, *arguments])
         if self.in_thread:  # the threads share a loop around this one
-            # Literals have types of their own in Numba, for which the function would be compiled again.
-            whole = [f"{self.use('int64')}({number})" for number in ("0", "1", start, trips, step)]
-            self.line(f"{work}({', '.join([*whole, *arguments])})", self.place(stmt.loc, f"loop {stmt.label}"))
+            call = f"{self.use('on_this_thread')}({work}, ({given}))"
+            self.line(call, self.place(stmt.loc, f"loop {stmt.label}"))
             self.leave_with_others(stmt)
             return
         if not any(inner.mapping == "parallel" for inner in loops(stmt.body)):

@@ -26,8 +26,17 @@ def _fields(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...
     return children, bodies, meanings
 
 
+@cache
+def _backwards(kind: Any) -> tuple[str, ...]:
+    return _fields(kind)[0][::-1]
+
+
 def _expression_fields(node: Any) -> tuple[str, ...]:
     return _fields(node.__class__)[0]
+
+
+def _last_expression_first(node: Any) -> tuple[str, ...]:
+    return _backwards(node.__class__)
 
 
 def _body_fields(node: Any) -> tuple[str, ...]:
@@ -57,9 +66,16 @@ def bodies(node: Stmt) -> Iterator[Body]:
 
 def walk_expr(expr: Expr) -> Iterator[Expr]:
     """`expr` and all expressions in it, parents first."""
-    yield expr
-    for part in children(expr):
-        yield from walk_expr(part)
+    waiting = [expr]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        for name in _last_expression_first(part):
+            value = getattr(part, name)
+            if value.__class__ is tuple:
+                waiting += value[::-1]
+            elif value is not None:
+                waiting.append(value)
 
 
 def walk(body: Body) -> Iterator[Stmt]:

@@ -269,14 +269,25 @@ def test_threads_share_the_outer_of_two_parallel_loops_or_the_inner_one_if_the_o
     source = source_of(nested_work(), parallel=True)
     assert "if keep_busy(len(range(0, x_n0, 1))):" in source
     # Each function is written once, and called in two places: on threads, and by the thread of an outer iteration.
-    assert [source.count(text) for text in ("def groups_i(", "(groups_i,", "groups_i(int64(0), int64(1),")] == [
-        1
-    ] * 3
+    assert [
+        source.count(text) for text in ("def groups_i(", "on_threads(groups_i,", "on_this_thread(groups_i,")
+    ] == [1] * 3
     assert [source.count(text) for text in ("def groups_n(", "(groups_n,", "def groups_t(")] == [1] * 3
     function = compiled(nested_work(), parallel=True)
     for groups in (0, 1, 2, 3, 8, 13):
         x = samples("float32", groups * 12).reshape(groups, 3, 4)
         agree(nested_work(), {"x": x, "y": np.zeros_like(x)}, function=function)
+
+
+def test_what_threads_run_becomes_machine_code_with_the_program_that_starts_them_and_never_alone() -> None:
+    function = compiled(nested_work(), parallel=True)
+    x = samples("float32", 24).reshape(2, 3, 4)
+    agree(nested_work(), {"x": x, "y": np.zeros_like(x)}, function=function)
+    (types,) = function.signatures
+    assert "pieces." in function.inspect_llvm(types)
+    work = {name: value for name, value in function.py_func.__globals__.items() if name.startswith("groups_")}
+    assert set(work) == {"groups_n", "groups_t", "groups_i"}
+    assert not any(part.overloads for part in work.values())
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -104,7 +104,7 @@ from pyschedule.codegen.simd.passes import FewerPasses
 from pyschedule.codegen.simd.polling import first_to_leave, stop_requested
 from pyschedule.codegen.simd.prefetching import prefetch, prefetch_for_writing
 from pyschedule.codegen.simd.streaming import fence, store_masked_streaming, store_streaming, streams
-from pyschedule.codegen.simd.threads import keep_busy, on_threads
+from pyschedule.codegen.simd.threads import keep_busy, on_this_thread, on_threads
 from pyschedule.codegen.simd.transposition import store_transposed
 from pyschedule.codegen.simd.types import VectorType
 
@@ -166,6 +166,7 @@ __all__ = [
     "minimum",
     "mod",
     "muladd",
+    "on_this_thread",
     "on_threads",
     "pack",
     "pmax",

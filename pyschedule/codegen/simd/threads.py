@@ -10,11 +10,13 @@ Numba's code for `prange` calls in the end (`numba/np/ufunc/parallel.py`): `numb
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numba
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import cgutils, compiler, types
 
+from pyschedule.codegen.simd.passes import FewerPasses, Part
 from pyschedule.codegen.simd.types import INT32, INT64, intrinsic
 
 _BYTES = ir.IntType(8).as_pointer()
@@ -25,23 +27,44 @@ _PARALLEL_FOR = ir.FunctionType(ir.VoidType(), [_BYTES] * 5 + [INT64] * 3)
 _ARGUMENTS, _COUNT, _FAILED = range(3)
 
 
+#: What has been compiled to become a part of the programs that call it, by function and types.
+_parts: WeakKeyDictionary[Any, dict[tuple[Any, ...], Any]] = WeakKeyDictionary()
+
+
+def _part(context: Any, function: Any, arguments: Any) -> Any:
+    """A jitted function for a piece, the number of pieces and a tuple of arguments, as a part of the program that
+    is being compiled."""
+    known = _parts.setdefault(function, {})
+    given = types.int64, types.int64, *map(types.unliteral, arguments.types)
+    if given not in known:
+        flags = compiler.Flags()
+        function.targetdescr.options.parse_as_flags(flags, function.targetoptions)
+        known[given] = compiler.compile_extra(
+            *(function.targetdescr.typing_context, function.targetdescr.target_context),
+            *(function.py_func, given, types.none, flags, {}),
+            library=Part(context.codegen(), function.py_func.__name__),
+            pipeline_class=FewerPasses,
+        )
+    part = known[given]
+    context.active_code_library.add_linking_library(part.library)
+    return part
+
+
 @intrinsic
-def on_threads(typing: Any, work: Any, trips: Any, arguments: Any) -> Any:
+def on_threads(_typing: Any, work: Any, trips: Any, arguments: Any) -> Any:
     """Calls `work(piece, pieces, *arguments)` for each of `min(threads, trips)` pieces on a thread of its own, and
-    waits; whether one of them raised an error.  `work` is a jitted function without a result.
+    waits; whether one of them raised an error.  `work` is a jitted function without a result, which becomes a part
+    of the program that calls this: it is never compiled for itself.
 
     Threads must have been started before machine code that calls this is loaded: `numba.get_num_threads()` does it.
     """
     numba.get_num_threads()
-    given = map(types.unliteral, arguments.types)
-    called = work.get_call_type(typing, (types.int64, types.int64, *given), {})
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        program = signature.args[0].dispatcher.overloads[called.args]
-        context.active_code_library.add_linking_library(program.library)
+        program = _part(context, work.dispatcher, arguments)
         packed = args[2]
         shared_type = ir.LiteralStructType([packed.type, INT64, INT64])
-        pieces = _pieces(context, builder.module, program, called, shared_type)
+        pieces = _pieces(context, builder.module, program, shared_type)
 
         threads = _threads(builder)
         wanted = context.cast(builder, args[1], signature.args[1], types.int64)
@@ -55,6 +78,19 @@ def on_threads(typing: Any, work: Any, trips: Any, arguments: Any) -> Any:
         return builder.icmp_signed("!=", failed, INT64(0))
 
     return types.boolean(work, trips, arguments), codegen
+
+
+@intrinsic
+def on_this_thread(_typing: Any, work: Any, arguments: Any) -> Any:
+    """Calls `work(0, 1, *arguments)`, the one piece that is everything; an error of its goes to the caller."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        program = _part(context, work.dispatcher, arguments)
+        given = [INT64(0), INT64(1), *cgutils.unpack_tuple(builder, args[1])]
+        context.call_internal(builder, program.fndesc, program.signature, given)
+        return context.get_dummy_value()
+
+    return types.none(work, arguments), codegen
 
 
 @intrinsic
@@ -91,7 +127,7 @@ def _launch(builder: Any, pieces: Any, shared: Any, count: Any, threads: Any) ->
     builder.call(function, [*given, nowhere, INT64(0), INT64(2), threads])
 
 
-def _pieces(context: Any, module: Any, program: Any, called: Any, shared_type: Any) -> Any:
+def _pieces(context: Any, module: Any, program: Any, shared_type: Any) -> Any:
     """The function that a thread runs: its pieces, one after the other."""
     function = ir.Function(module, _PIECES, module.get_unique_name(f"pieces.{program.fndesc.unique_name}"))
     function.linkage = "internal"
@@ -105,7 +141,7 @@ def _pieces(context: Any, module: Any, program: Any, called: Any, shared_type: A
     arguments = cgutils.unpack_tuple(builder, packed)
     with cgutils.for_range(builder, builder.load(dimensions)) as loop:
         given = [builder.add(first, loop.index), count, *arguments]
-        status, _ = context.call_internal_no_propagate(builder, program.fndesc, called, given)
+        status, _ = context.call_internal_no_propagate(builder, program.fndesc, program.signature, given)
         with builder.if_then(status.is_error):
             builder.store(INT64(1), cgutils.gep_inbounds(builder, shared, 0, _FAILED))
     builder.ret_void()
