@@ -4,12 +4,16 @@ For an operator of `a`, `b`, `out` it reads
 
     def matmul(a, b, *, out=None):
         if a.__class__ is not _ndarray: return _other(a, b, out)
-        try: run = _memo[(a.dtype, a.shape, a.strides, a.flags.num, b.__class__, ...)]
+        try:
+            _a = a.flags.num; _b = b.flags.num; _out = 1 if out is None else out.flags.num
+            if _a & _b & _out & 1: run = _memo[(a.__class__, a.dtype, a.shape, _a, b.__class__, ...)]
+            else: run = _memo[(a.__class__, a.dtype, a.shape, _a, a.strides, b.__class__, ...)]
         except (AttributeError, KeyError, TypeError): run = None
         if run is None: return _first((a, b, out))
         return run(a, b, out)
 
-and `_other` does the same for views of arrays of another library.
+and `_other` does the same for views of arrays of another library.  Where all arrays are in C order, shapes say what
+strides would: only those of axes with one element may differ, and nothing is read along them.
 """
 
 from __future__ import annotations
@@ -17,13 +21,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from operators.foreign import KNOWN, Elsewhere
 
 Run = Callable[..., Any]
+
+#: NumPy's flag of an array in C order.
+_IN_ORDER: Final = 1
 
 
 class _Text:
@@ -66,6 +73,12 @@ class Form:
 
     def key(self, values: tuple[Any, ...], layout_of: Callable[[Any], Any]) -> tuple[Any, ...]:
         """What the plan of a call depends on, as the text of the function has it."""
+        layouts = {
+            name: layout_of(value)
+            for name, value in zip(self.names, values, strict=True)
+            if name in self.arrays and value is not None
+        }
+        in_order = all(known.flags.num & _IN_ORDER for known in layouts.values())
         key: list[Any] = []
         for name, value in zip(self.names, values, strict=True):
             if name not in self.arrays:
@@ -73,18 +86,30 @@ class Form:
             elif value is None:
                 key.append(None)
             else:
-                known = layout_of(value)
-                facts = (value.__class__, known.dtype, known.shape, known.strides, known.flags.num)
+                known = layouts[name]
+                facts: tuple[Any, ...] = (value.__class__, known.dtype, known.shape, known.flags.num)
+                if not in_order:
+                    facts = (*facts, known.strides)
                 key += [facts] if name in self.optional else facts
         if self.in_place:
             given = dict(zip(self.names, values, strict=True))
             key.append(given["out"] is given[self.in_place])
         return tuple(key)
 
-    def key_text(self) -> str:
+    def flags_text(self) -> tuple[list[str], str]:
+        """Lines that read the flags of the arrays, and a test whether all are in C order."""
+        lines = []
+        for name in self.arrays:
+            flags = f"{name}.flags.num"
+            lines.append(f"_{name} = {f'{_IN_ORDER} if {name} is None else ' * (name in self.optional)}{flags}")
+        return lines, " & ".join([*(f"_{name}" for name in self.arrays), str(_IN_ORDER)])
+
+    def key_text(self, in_order: bool) -> str:
         key = []
         for name in self.names:
-            facts = f"{name}.__class__, {name}.dtype, {name}.shape, {name}.strides, {name}.flags.num"
+            facts = f"{name}.__class__, {name}.dtype, {name}.shape, _{name}"
+            if not in_order:
+                facts += f", {name}.strides"
             if name not in self.arrays:
                 facts = f"{name}.__class__, {name}"
             elif name in self.optional:
@@ -107,11 +132,14 @@ def make_entries(form: Form, memo: dict[Any, Run], first: Callable[[tuple[Any, .
         ]
     )
     names = ", ".join(form.names)
+    flags, in_order = form.flags_text()
     body = "\n    ".join(
         (
             f"    if {form.arrays[0]}.__class__ is not _ndarray: return _other({names})",
             "try:",
-            f"    run = _memo[{form.key_text()}]",
+            *(f"    {line}" for line in flags),
+            f"    if {in_order}: run = _memo[{form.key_text(True)}]",
+            f"    else: run = _memo[{form.key_text(False)}]",
             "except (AttributeError, KeyError, TypeError):",
             "    run = None",
             "if run is None:",

@@ -2,8 +2,8 @@
 
 An operator is written as a function from the layouts of its arguments to a `Plan`: which kernels run on what.  The
 plan is written out as a small function of the arrays and remembered, under the arguments' classes, dtypes, shapes,
-strides and flags, and the values of all that are no arrays.  A call that finds it looks for overlaps with `out`,
-allocates what is new, calls the kernels, and that is all.
+strides and flags (without strides where all are in C order), and the values of all that are no arrays.  A call that
+finds it looks for overlaps with `out`, allocates what is new, calls the kernels, and that is all.
 """
 
 from __future__ import annotations

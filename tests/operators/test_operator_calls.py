@@ -78,6 +78,49 @@ def test_a_plan_is_made_once_for_a_layout_and_the_values_of_the_rest():
     assert len(PLANNED) == 6
 
 
+def test_in_c_order_the_strides_of_axes_of_one_element_do_not_matter():
+    memory = numbers(6)
+    usual, odd = memory[:1], np.lib.stride_tricks.as_strided(memory, (1,), (12,))
+    assert usual.strides != odd.strides and odd.flags.c_contiguous
+    for x in (usual, odd):
+        assert mixed(x) == 2 * x
+    assert PLANNED == ["(1,) 2.0"]
+
+
+@pytest.mark.parametrize("odd_first", [False, True])
+def test_results_do_not_depend_on_the_strides_of_axes_of_one_element(odd_first):
+    def both(x):
+        """An array of such a shape in C order, twice: as it is, and with strides that lead nowhere."""
+        odd = tuple(
+            x.itemsize if extent == 1 else stride for extent, stride in zip(x.shape, x.strides, strict=True)
+        )
+        views = [x, np.lib.stride_tricks.as_strided(x, x.shape, odd)]
+        assert odd != x.strides and views[1].flags.c_contiguous
+        return views[::-1] if odd_first else views
+
+    width = 37 + odd_first  # no plan is known
+    row, matrix, image = (numbers(rows * width).reshape(rows, width) for rows in (1, width, 8))
+    out = np.zeros((1, width), np.float32)
+    for x, target in zip(both(row), both(out), strict=True):
+        assert np.allclose(operators.matmul(x, matrix, out=target), row @ matrix, rtol=1e-4)
+        assert np.array_equal(out, target)
+        assert np.allclose(operators.matmul(matrix, x.T), matrix @ row.T, rtol=1e-4)
+    pair = np.stack([matrix, -matrix])
+    for x in both(pair[:, None]):
+        assert np.allclose(operators.matmul(x, matrix), pair[:, None] @ matrix, rtol=1e-4)
+    weight = numbers(16).reshape(2, 8, 1, 1)
+    expected = np.einsum("fc,ncy->nfy", weight[:, :, 0, 0], image[None])
+    for x in both(image[None, :, None, :]):
+        assert np.allclose(operators.conv2d(x, weight)[:, :, 0], expected, rtol=1e-4)
+
+
+def test_arrays_of_one_shape_that_lie_otherwise_have_plans_of_their_own():
+    memory = numbers(90)
+    for x in (memory[:30], memory[::3], memory[:60:2], memory[29::-1]):
+        assert np.array_equal(mixed(x), 2 * x)
+    assert len(PLANNED) == 4
+
+
 def test_plans_are_forgotten_before_they_are_too_many(monkeypatch):
     monkeypatch.setattr(calls, "_REMEMBERED", 3)
     x = numbers(5)
