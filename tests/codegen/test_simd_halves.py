@@ -23,7 +23,8 @@ def test_every_half_is_widened_exactly_and_every_narrowing_rounds_once(
     dtype: str, lanes: int, instruction: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not instruction:
-        monkeypatch.setattr(halves, "_has_half_conversion", lambda _context: False)
+        for name in ("_has_half_conversion", "_has_bfloat16_conversion"):
+            monkeypatch.setattr(halves, name, lambda _context: False)
     half = np.dtype(getattr(ml_dtypes, dtype)) if dtype == "bfloat16" else np.dtype(np.float16)
     h, f, d = array("h", dtype), array("f", "float32"), array("d", "float64")
     out, back, narrow = array("out", "float32"), array("back", dtype), array("narrow", dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 
 from pyschedule.codegen.simd.types import (
     INT32,
@@ -30,8 +30,17 @@ _WORD = ir.IntType(16)
 
 def _has_half_conversion(context: Any) -> bool:
     """Whether one instruction converts between float16 and float32 on the processor compiled for."""
-    features = context.codegen().magic_tuple()[2].split(",")
+    features = _features(context)
     return "+f16c" in features or "+fullfp16" in features
+
+
+def _has_bfloat16_conversion(context: Any) -> bool:
+    """Whether one instruction rounds a vector of float32 to bfloat16 on the processor compiled for."""
+    return "+avx512bf16" in _features(context)
+
+
+def _features(context: Any) -> list[str]:
+    return str(context.codegen().magic_tuple()[2]).split(",")
 
 
 def _widen_float16(context: Any, builder: Any, words: Any) -> Any:
@@ -82,7 +91,46 @@ def _widen_bfloat16(_context: Any, builder: Any, words: Any) -> Any:
     return builder.bitcast(bits, widened(_FLOAT, lanes))
 
 
-def _narrow_bfloat16(_context: Any, builder: Any, x: Any) -> Any:
+class _BFloat(ir.Type):  # type: ignore[misc]  # llvmlite has no hints
+    """LLVM's type, which llvmlite has not."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
+def _narrow_bfloat16(context: Any, builder: Any, x: Any) -> Any:
+    lanes = lanes_in(x)
+    if lanes != 16 or not _has_bfloat16_conversion(context):
+        return _rounded_to_bfloat16(builder, x)
+    # The instruction takes subnormal numbers for zero, and rounds all others as is wanted (Intel 64 and IA-32
+    # Architectures Software Developer's Manual, VCVTNEPS2BF16).
+    bits = builder.bitcast(x, widened(INT32, lanes))
+    exponents = builder.and_(bits, constant(bits.type, 0x7F800000))
+    small = builder.bitcast(builder.icmp_unsigned("==", exponents, constant(bits.type, 0)), _WORD)
+    with builder.if_else(builder.icmp_unsigned("!=", small, constant(_WORD, 0)), likely=False) as (then, otherwise):
+        with then:
+            one = _rounded_to_bfloat16(builder, x)
+            end_of_one = builder.block
+        with otherwise:
+            vector = ir.VectorType(_BFloat(), lanes)
+            kind = ir.FunctionType(vector, [x.type])
+            name = "llvm.x86.avx512bf16.cvtneps2bf16.512"
+            convert = cgutils.get_or_insert_function(builder.module, kind, name)
+            other = builder.bitcast(builder.call(convert, [x]), one.type)
+            end_of_other = builder.block
+    words = builder.phi(one.type)
+    words.add_incoming(one, end_of_one)
+    words.add_incoming(other, end_of_other)
+    return words
+
+
+def _rounded_to_bfloat16(builder: Any, x: Any) -> Any:
     lanes = lanes_in(x)
     bits = builder.bitcast(x, widened(INT32, lanes))
     llvm = bits.type
