@@ -37,6 +37,7 @@ def facts() -> dict[str, str]:
             f"{fma_gflops('float32'):.0f} GFLOP/s of fused multiply-adds in float32, "
             f"{fma_gflops('float64'):.0f} in float64; copies {copy_gbytes():.0f} GB/s, read and written"
         ),
+        "scheduling": _scheduling(),
         "system": f"{platform.system()} {platform.release()}, {' '.join(platform.libc_ver())}",
         "Python": ", ".join(
             [platform.python_version(), *(f"{name} {metadata.version(name)}" for name in libraries)]
@@ -44,6 +45,16 @@ def facts() -> dict[str, str]:
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "load average": load(),
     }
+
+
+def _scheduling() -> str:
+    """Whether other programs may take a core from this one."""
+    if not hasattr(os, "sched_getscheduler"):
+        return "not known"
+    policy = os.sched_getscheduler(0)
+    if policy in (os.SCHED_FIFO, os.SCHED_RR):
+        return f"before all programs without real-time priority ({os.sched_getparam(0).sched_priority})"
+    return f"nice {os.nice(0)}"
 
 
 def openmp() -> str:

@@ -72,7 +72,14 @@ def test_a_line_of_a_table_is_printed_and_written(tmp_path):
     ]
     assert table[-1].startswith("| 8x8x8 |") and len(table) == 3
     assert all(line in text for line in table)
-    for said in ("CPU:", "instruction sets:", "NumPy 2", "torch: not installed, or not asked for", "load average"):
+    for said in (
+        "CPU:",
+        "instruction sets:",
+        "NumPy 2",
+        "torch: not installed, or not asked for",
+        "load average",
+        "scheduling:",
+    ):
         assert said in text and said in done.stdout, said
     frame = pandas.read_csv(tmp_path / "deep" / "zen4.1.csv")
     assert frame["variant"].tolist() == ["pyschedule", "numpy"]
