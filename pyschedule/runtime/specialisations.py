@@ -13,6 +13,7 @@ from pyschedule.runtime.cache import Entry, describe, digest_of, environment_dig
 from pyschedule.runtime.compiler import Entrance, MachineCacheError, compile_program, parallel_entrance
 from pyschedule.runtime.lowering import Definition, Lowering, lower, plan_of
 from pyschedule.runtime.plan import Plan
+from pyschedule.runtime.room import with_room
 from pyschedule.runtime.warn import announce, logger, refuse_if_strict
 from pyschedule.schedule.limits import UnrollLimits
 from pyschedule.schedule.log import Record
@@ -41,6 +42,7 @@ class Specialisations:
         self._lowerings: dict[_Key, Lowering] = {}
         self._announced: set[_Key] = set()
 
+    @with_room
     def lowering(self, signature: Signature, target: Target) -> Lowering:
         with compiling:
             key = (signature, target)
@@ -50,6 +52,7 @@ class Specialisations:
             self._announce(key, lowering.log.records)
             return lowering
 
+    @with_room
     def plan(self, signature: Signature, target: Target) -> Specialisation:
         """The plan of calls with this signature."""
         with compiling:
@@ -60,6 +63,7 @@ class Specialisations:
             self._announce(key, found.plan.records)
             return found
 
+    @with_room
     def program(self, signature: Signature, target: Target, variant: str, types: tuple[Any, ...]) -> Entrance:
         """The compiled `"serial"` or `"parallel"` variant for arguments of these Numba types."""
         with compiling:
