@@ -1,8 +1,9 @@
 """From a call to compiled code: checks of the arguments, the choice of a variant, and a fast path for both.
 
 Whatever depends only on dtypes, shapes, strides and flags is worked out once for each combination of them, and
-remembered under a key of these very attributes.  What is left to do in a call is written out as a small
-function for its plan (`runtime.binding`): look for overlaps, allocate outputs, enter the compiled code.
+remembered under a key of these very attributes (without strides where all arrays are in C order).  What is left to
+do in a call is written out as a small function for its plan (`runtime.binding`): look for overlaps, allocate
+outputs, enter the compiled code.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Combinations of layouts and shapes remembered for one kernel.
 _REMEMBERED: Final = 1024
+#: NumPy's flag of an array in C order.
+_IN_ORDER: Final = 1
 
 Values = tuple[Any, ...]
 
@@ -55,20 +58,26 @@ class Dispatch:
     def _make_call(self) -> Entrance:
         """The function that is called: looks up what to do for arguments like these, and does it.
 
-        Its text is made for the kernel's parameters, so that Python binds them by name and default.
+        Its text is made for the kernel's parameters, so that Python binds them by name and default.  Where all
+        arrays are in C order their shapes say what strides would: only those of axes with one element may differ,
+        and nothing is read along them.
         """
         names = self.parameters.names
-        key = "".join(
-            f"{name}.__class__, {name}.dtype, {name}.shape, {name}.strides, {name}.flags.num, "
-            if name in self.parameters.arrays
-            else f"{name}.__class__, "
-            for name in names
-        )
+        arrays = [name for name in names if name in self.parameters.arrays]
+
+        def key(*facts: str) -> str:
+            shown = {name: "".join(f"{name}.{fact}, " for fact in facts) + f"_ps_{name}, " for name in arrays}
+            return "".join(f"{name}.__class__, {shown.get(name, '')}" for name in names)
+
+        flags = "; ".join(f"_ps_{name} = {name}.flags.num" for name in arrays) or "pass"
+        in_order = " & ".join([*(f"_ps_{name}" for name in arrays), str(_IN_ORDER)])
         given = ", ".join(names)
         text = (
             f"def {self._function.__name__}({_header(self.parameters.signature)}):\n"
             f"    try:\n"
-            f"        _ps_bound = _ps_memo[({key})]\n"
+            f"        {flags}\n"
+            f"        if {in_order}: _ps_bound = _ps_memo[({key('dtype', 'shape')})]\n"
+            f"        else: _ps_bound = _ps_memo[({key('dtype', 'shape', 'strides')})]\n"
             f"    except (AttributeError, KeyError, TypeError):\n"
             f"        _ps_bound = None\n"
             f"    if _ps_bound is None:\n"
@@ -84,13 +93,15 @@ class Dispatch:
         return space[self._function.__name__]  # type: ignore[no-any-return]
 
     def _remember(self, values: Values, bound: Entrance) -> None:
+        named = zip(self.parameters.names, values, strict=True)
+        in_order = all(value.flags.num & _IN_ORDER for name, value in named if name in self.parameters.arrays)
         key: list[Any] = []
         for name, value in zip(self.parameters.names, values, strict=True):
             key.append(value.__class__)
             if name not in self.parameters.arrays and isinstance(value, np.ndarray):
                 return  # its layout is not part of the key
             if name in self.parameters.arrays:
-                key += [value.dtype, value.shape, value.strides, value.flags.num]
+                key += [value.dtype, value.shape, *(() if in_order else (value.strides,)), value.flags.num]
         if len(self._memo) >= _REMEMBERED:
             self._memo.clear()
         self._memo[tuple(key)] = bound

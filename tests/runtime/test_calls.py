@@ -409,6 +409,26 @@ def test_what_is_wrong_with_one_array_is_no_overlap_with_another():
         assert not isinstance(caught.value, OverlapError)
 
 
+@pytest.mark.parametrize("odd_first", [False, True])
+def test_the_strides_of_an_axis_of_one_element_do_not_matter(odd_first):
+    shape = 1, 9 + odd_first  # no call like it is remembered
+    usual = grids("float32", "float32", "float32", shape=shape)
+    odd = [np.lib.stride_tricks.as_strided(array, shape, (4, 4)) for array in usual]
+    assert all(array.flags.c_contiguous and array.strides != usual[0].strides for array in odd)
+    for x, y, out in (odd, usual, odd) if odd_first else (usual, odd, usual):
+        out[:] = -1
+        add(x, y, out)
+        assert np.array_equal(usual[2], usual[0] + usual[1])
+
+
+def test_arrays_of_one_shape_that_lie_otherwise_are_told_apart():
+    x, y, out = grids("float32", "float32", "float32", shape=(6, 6))
+    wide = np.arange(12 * 18, dtype=np.float32).reshape(12, 18)
+    for other in (x.T, wide[:6, :6], wide[::2, ::3], wide[::2, 6:12], x[::-1], x):
+        add(other, y, out)
+        assert np.array_equal(out, other + y)
+
+
 def test_what_cannot_be_prepared_is_the_kernel_itself():
     x, y, out = grids("float32", "float32", "float32")
     assert add.prepared(x.view(Other), y, out) is add
