@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from pyschedule.errors import InternalError
 from pyschedule.ir.signature import Signature
 from pyschedule.runtime.cache import Entry, describe, digest_of, environment_digest
 from pyschedule.runtime.compiler import Entrance, MachineCacheError, compile_program, parallel_entrance
+from pyschedule.runtime.compiling import Compiling
 from pyschedule.runtime.lowering import Definition, Lowering, lower, plan_of
 from pyschedule.runtime.plan import Plan
 from pyschedule.runtime.room import with_room
@@ -20,7 +20,7 @@ from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
 
 #: Held while anything is lowered or compiled: neither Numba nor isl gains from two at once.
-compiling = threading.RLock()
+compiling = Compiling()
 
 _Key = tuple[Signature, Target]
 
