@@ -3,8 +3,14 @@
 For an access that is known to run in every point of its domain, the arguments under which it would leave the
 array are an exact set, the projection of the points outside; its complement is a `Precondition`, tested once
 before the kernel runs.  It holds where the loops do not run at all.  An access that only may run (data decide,
-or a `break` comes first) must not refuse anything: where it is not provably inside, its index is checked each
-time.  Proofs take the preconditions of the whole kernel for granted.
+or a `break` comes first) must not refuse anything.  Where it is not provably inside, there is a choice: what the
+arguments would have to satisfy if it ran in every point is an *assumption*, under which it is inside; and for
+arguments that do not satisfy it, and where nothing of the kind can be said, its index is checked each time.  Proofs
+take the preconditions of the whole kernel for granted, and its assumptions.
+
+    for i in range(x.shape[0]):
+        if x[i] > 0.0:              assumed: x.shape[0] <= y.shape[0]
+            y[i] = x[i]             otherwise: y[checked_index(i, y.shape[0])] = x[i]
 """
 
 from __future__ import annotations
@@ -13,7 +19,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyschedule.analysis.isl_expressions import from_ast, from_set, meanings, negated
-from pyschedule.analysis.quasiaffine import Formula, Parameters, Quasi, at_most, below, constant, junction, scale
+from pyschedule.analysis.quasiaffine import (
+    Formula,
+    Parameters,
+    Quasi,
+    at_most,
+    atom,
+    below,
+    both,
+    constant,
+    junction,
+    scale,
+)
 from pyschedule.analysis.sites import Site, sites
 from pyschedule.errors import Unsupported
 from pyschedule.ir.nodes import Dim, Expr, Kernel, Location, Var
@@ -27,6 +44,9 @@ PLAIN, SHIFT, WRAP, CHECK = "plain", "shift", "wrap", "check"
 #: Operations of isl for all questions about a kernel (a second or two), and for each question after those.
 _MOST_OPERATIONS = 1_000_000
 _FEWEST_OPERATIONS = 10_000
+
+#: What needs a larger extent than this to be inside is hardly meant: an int32 from an array, as an index.
+_LARGEST = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +66,19 @@ class Precondition:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`decisions` has one tuple an access, in the order of `sites.accesses`; one entry an axis."""
+    """`decisions` has one tuple an access, in the order of `sites.accesses`; one entry an axis.  They hold for
+    arguments that satisfy the `preconditions` (others are refused) and the `assumptions`."""
 
     preconditions: tuple[Precondition, ...]
     decisions: tuple[tuple[str, ...], ...]
+    assumptions: tuple[Precondition, ...] = ()
 
 
-def analyse(kernel: Kernel) -> Bounds:
-    """The bounds of a kernel whose indices still have Python's meaning (negative ones count from the end)."""
+def analyse(kernel: Kernel, *, assume: bool = False) -> Bounds:
+    """The bounds of a kernel whose indices still have Python's meaning (negative ones count from the end).
+
+    `assume`: something may be assumed of the arguments, so that fewer indices are checked.
+    """
     parameters = Parameters()
     found = sites(kernel, parameters)
     sets = _Sets(parameters)
@@ -65,8 +90,14 @@ def analyse(kernel: Kernel) -> Bounds:
             precondition = sets.refusal(site, axis)
             if precondition is not None:
                 preconditions.append(precondition)
+    assumptions: list[Precondition] = []
+    for site in found if assume else ():
+        for axis in range(0 if site.exact else len(site.indices)):
+            assumption = sets.refusal(site, axis, useful=True)
+            if assumption is not None:
+                assumptions.append(assumption)
     decisions = tuple(tuple(sets.decision(site, axis) for axis in range(len(site.indices))) for site in found)
-    return Bounds(tuple(preconditions), decisions)
+    return Bounds(tuple(preconditions), decisions, tuple(assumptions))
 
 
 class _Sets:
@@ -139,9 +170,13 @@ class _Sets:
             self._give_up()
             return False
 
-    def refusal(self, site: Site, axis: int) -> Precondition | None:
+    def refusal(self, site: Site, axis: int, *, useful: bool = False) -> Precondition | None:
         """What must hold for a site to be inside along an axis, if that is not asked already, nor too hard to
-        say; the arguments for which it does not are refused from now on."""
+        say; the arguments for which it does not are refused from now on.
+
+        `useful`: nothing where it holds only for arguments with which the site does not run at all, as when data
+        decide where an index is, or for arrays of unusual size.
+        """
         outside = self.outside(site, axis)
         if outside is None:
             return None
@@ -149,12 +184,19 @@ class _Sets:
         try:
             if outside.is_empty() or outside.is_subset(self.refused):
                 return None
+            if useful:
+                runs = self._arguments(site, self._usual())
+                if runs is None or runs.subtract(outside.union(self.refused)).is_empty():
+                    return None
             found = self.precondition(site, axis, outside)
             self.refused = self.refused.union(outside).coalesce()
             return found
         except self.isl.Error:
             self._give_up()
             return None
+
+    def _usual(self) -> Formula:
+        return both(*(at_most(atom(name), constant(_LARGEST)) for name in self.parameters.names.values()))
 
     def precondition(self, site: Site, axis: int, outside: Any) -> Precondition:
         array = site.array

@@ -42,7 +42,11 @@ ArgumentSpec = ArraySpec | ScalarSpec
 
 @dataclass(frozen=True, slots=True)
 class Signature:
+    """`checked`: nothing is assumed of the arguments beyond their specs; indices that only may be used are checked
+    one by one."""
+
     arguments: tuple[ArgumentSpec, ...]
+    checked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

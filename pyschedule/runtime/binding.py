@@ -12,7 +12,7 @@ where C and A own their memory, and B is a view.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from pyschedule.runtime import hostcode
 from pyschedule.runtime import signature as arguments
 from pyschedule.runtime.cancellation import Calls
 from pyschedule.runtime.compiler import Entrance, usable_threads
-from pyschedule.runtime.plan import Plan
+from pyschedule.runtime.plan import Plan, Test
 
 Named = dict[str, Any]
 
@@ -68,6 +68,13 @@ def require(plan: Plan, index: int, named: Named) -> None:
     if evaluate(test.test, named):
         return
     raise ValueError(test.message.format(**named))
+
+
+def hold(assumptions: Iterable[Test], named: Named) -> bool:
+    """Whether all assumptions of a plan hold of these arguments."""
+    return all(
+        evaluate(test.test, {name: named[name] for name in (*test.arrays, *test.scalars)}) for test in assumptions
+    )
 
 
 def numba_types(plan: Plan, named: Named) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ outputs, enter the compiled code.
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from functools import cache
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,7 @@ from pyschedule.runtime import binding
 from pyschedule.runtime import signature as arguments
 from pyschedule.runtime.cancellation import Calls, checked_timeout
 from pyschedule.runtime.compiler import Entrance, usable_threads
-from pyschedule.runtime.lowering import Definition, Lowering, plan_of
+from pyschedule.runtime.lowering import Definition, Lowering, assumed_of, plan_of
 from pyschedule.runtime.plan import Plan
 from pyschedule.runtime.specialisations import Specialisations
 from pyschedule.schedule import targets
@@ -182,6 +183,27 @@ class Dispatch:
 
     def _bind(self, values: Values) -> Entrance:
         signature = self.signature_of(values)
+        assumptions = self._specialisations.plan(signature, targets.host()).plan.assumptions
+        named = dict(zip(self.parameters.names, values, strict=True))
+        unchecked, checked = signature, replace(signature, checked=True)
+        if not binding.hold([test for test in assumptions if not test.scalars], named):
+            return self._bind_to(checked, values)
+        varying = [test for test in assumptions if test.scalars]
+        if not varying:
+            return self._bind_to(unchecked, values)
+        entrances: dict[bool, Entrance] = {}
+
+        def either(*given: Any) -> Any:
+            """Numbers decide, in each call, whether what is assumed of them holds."""
+            assumed = binding.hold(varying, dict(zip(self.parameters.names, given, strict=True)))
+            entrance = entrances.get(assumed)
+            if entrance is None:
+                entrance = entrances[assumed] = self._bind_to(unchecked if assumed else checked, given)
+            return entrance(*given)
+
+        return either
+
+    def _bind_to(self, signature: Signature, values: Values) -> Entrance:
         target = targets.host()
         plan = self._specialisations.plan(signature, target).plan
         named = dict(zip(self.parameters.names, values, strict=True))
@@ -237,9 +259,9 @@ class Dispatch:
 
         originals = self.parameters.bind(args, kwargs)
         values = self.convert(originals)
-        lowering = self._specialisations.lowering(self.signature_of(values), targets.host())
-        plan = plan_of(lowering, cache=False)
         named = dict(zip(self.parameters.names, values, strict=True))
+        lowering = self._lowering_for(self.signature_of(values), targets.host(), named)
+        plan = plan_of(lowering, cache=False)
         for index in range(len(plan.tests)):
             binding.require(plan, index, named)
         arrays = {name: value for name, value in named.items() if isinstance(value, np.ndarray)}
@@ -266,7 +288,18 @@ class Dispatch:
                 specs.append(arguments.lowering_spec(value, name, fixed, chosen))
             else:
                 specs.append(arguments.lowering_scalar(value, name))
-        return self._specialisations.lowering(Signature(tuple(specs)), chosen)
+        return self._lowering_for(
+            Signature(tuple(specs)), chosen, dict(zip(self.parameters.names, values, strict=True))
+        )
+
+    def _lowering_for(self, signature: Signature, target: Target, named: dict[str, Any]) -> Lowering:
+        """The lowering for these arguments: another where what is assumed does not hold of them.  It is taken to
+        hold of numbers that are only spoken of."""
+        lowering = self._specialisations.lowering(signature, target)
+        numbers = {name for name, value in named.items() if not isinstance(value, Shaped) or value.shape}
+        if binding.hold([test for test in assumed_of(lowering) if numbers.issuperset(test.scalars)], named):
+            return lowering
+        return self._specialisations.lowering(replace(signature, checked=True), target)
 
 
 @cache

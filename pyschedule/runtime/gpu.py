@@ -7,6 +7,7 @@ returns are made by the library of the first argument (PyTorch, CuPy, or Numba's
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,8 +66,11 @@ class GpuCalls:
                 scalars[name] = arguments.passed_scalar(number)
         signature = Signature(tuple(specs))
         plan = self._specialisations.plan(signature, target).plan
-        self._check(plan, arrays, scalars)
         named = {**arrays, **scalars}
+        if not binding.hold(plan.assumptions, named):
+            signature = replace(signature, checked=True)
+            plan = self._specialisations.plan(signature, target).plan
+        self._check(plan, arrays, scalars)
         given = dict(zip(self._parameters.names, values, strict=True))
         for output in plan.outputs:
             shape = tuple(int(binding.evaluate(extent, named)) for extent in output.shape)

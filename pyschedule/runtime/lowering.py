@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyschedule.ir import nodes
 from pyschedule.ir.nodes import Array, For, Kernel
+from pyschedule.ir.printer import format_expr
 from pyschedule.ir.signature import Shaped, Signature
 from pyschedule.ir.types import element_of
 from pyschedule.ir.visitors import loops, walk, written_arrays
@@ -104,8 +105,9 @@ class Lowering:
 
     `stages` maps `"source"`, `"tiling"`, `"vectorization"` and `"unroll"` to the IR after that stage, and
     `log` holds the records of what was done, skipped and why.  `preconditions` are what the arguments of a call
-    must satisfy.  Generated and compiled code is made when asked for: `source`, `asm()` (CPU), `ptx()`, `sass()`
-    and `resources()` (GPU; no GPU is needed).
+    must satisfy; those that do not satisfy the `assumptions` have a lowering of their own.  Generated and compiled
+    code is made when asked for: `source`, `asm()` (CPU), `ptx()`, `sass()` and `resources()` (GPU; no GPU is
+    needed).
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Lowering:
         stages: Mapping[str, Kernel],
         log: Log,
         preconditions: tuple[Precondition | Check, ...],
+        assumptions: tuple[Precondition, ...] = (),
     ) -> None:
         self.definition = definition
         self.signature = signature
@@ -123,6 +126,7 @@ class Lowering:
         self.stages = MappingProxyType(dict(stages))
         self.log = log
         self.preconditions = preconditions
+        self.assumptions = assumptions
 
     def __repr__(self) -> str:
         return f"<Lowering of {self.kernel.name} for {self.target}>"
@@ -246,18 +250,19 @@ def lower(definition: Definition, signature: Signature, target: Target) -> Lower
         definition.check(target.kind)
     block = None if form is None else Block(form.input_shapes, form.tile_shapes, form.pad)
     built = build.build(parsed, signature, block, definition.schedule.strict_math)
-    kernel, preconditions = indexing.make_explicit(built.kernel)
+    kernel, bounds = indexing.make_explicit(built.kernel, assume=not signature.checked)
     if form is not None:
         definition.check(target.kind, built.tile_sizes)
         schedule = _with_block_tiles(form, schedule, built.tile_sizes)
     lowered = pipeline.lower(kernel, schedule, target, limits=UnrollLimits.read(os.environ))
     records = (*lowered.records, *_other_dtypes(kernel, schedule), *_notices(built.notices))
+    records += tuple(map(_assumed, bounds.assumptions))
     logger.info("%s: lowered for %s in %.0f ms", parsed.name, target, (time.perf_counter() - began) * 1e3)
     for record in records:
         logger.debug("%s: %s", parsed.name, record)
-    tests: tuple[Precondition | Check, ...] = (*built.checks, *preconditions)
+    tests: tuple[Precondition | Check, ...] = (*built.checks, *bounds.preconditions)
     log = Log(records, partial(loop_facts, lowered.stages["source"], schedule.annotates))
-    return Lowering(definition, signature, target, lowered.stages, log, tests)
+    return Lowering(definition, signature, target, lowered.stages, log, tests, bounds.assumptions)
 
 
 def _with_block_tiles(
@@ -294,6 +299,14 @@ def _notices(notices: tuple[Any, ...]) -> tuple[Record, ...]:
     return tuple(Record(FRONTEND, "Note", notice.message, loc=notice.loc) for notice in notices)
 
 
+def _assumed(assumption: Precondition) -> Record:
+    text = (
+        f"{format_expr(assumption.test)} is assumed, so that '{assumption.array}' is not left along axis "
+        f"{assumption.axis}; for other arguments there is a version that checks each index"
+    )
+    return Record("Bounds", "Note", text, loc=assumption.loc, silent=True)
+
+
 # -------------------------------------------------------------------------------------------------- plans
 
 
@@ -315,6 +328,7 @@ def plan_of(lowering: Lowering, *, cache: bool) -> Plan:
         returns=kernel.returns,
         results=kernel.scalar_results,
         tests=tuple(map(_test, lowering.preconditions)),
+        assumptions=assumed_of(lowering),
         records=lowering.log.records,
         polled=bool(lowering.definition.schedule.for_target(lowering.target.kind).of(Poll)),
         polls=tuple(stmt.places for stmt in walk(kernel.body) if isinstance(stmt, nodes.Poll)),
@@ -348,6 +362,11 @@ def _output(array: Array) -> Output:
         tuple(map(hostcode.python_source, array.shape)),
         tuple(sorted(scalars)),
     )
+
+
+def assumed_of(lowering: Lowering) -> tuple[Test, ...]:
+    """What a lowering assumes of arguments."""
+    return tuple(map(_test, lowering.assumptions))
 
 
 def _test(precondition: Precondition | Check) -> Test:

@@ -41,9 +41,10 @@ class ProgramText:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`params`: the entry's parameters in order, outputs included.  `halves`: those passed as 16-bit words.
-    `returns` and `results` are `Kernel.returns` and `Kernel.scalar_results`.  `records` are the log.  `polled`: the
-    kernel can be stopped; `polls` has the places of each of its polls (`ir.nodes.Poll`), and is empty where it is
-    always short, so that it has none.
+    `returns` and `results` are `Kernel.returns` and `Kernel.scalar_results`.  `tests` refuse arguments; where one
+    of the `assumptions` does not hold, the plan for the checked signature is the one to take.  `records` are the
+    log.  `polled`: the kernel can be stopped; `polls` has the places of each of its polls (`ir.nodes.Poll`), and is
+    empty where it is always short, so that it has none.
 
     On a CPU `work` estimates the work of a call (`hostcode`), `serial` is its program and `parallel` another
     one that uses threads, absent where no loop runs in parallel.  On a GPU `cuda` is its program for 32-bit
@@ -60,6 +61,7 @@ class Plan:
     results: tuple[Scalar, ...]
     tests: tuple[Test, ...]
     records: tuple[Record, ...]
+    assumptions: tuple[Test, ...] = ()
     work: str = "0"
     work_reads_scalars: bool = False
     serial: ProgramText | None = None

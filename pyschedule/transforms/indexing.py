@@ -2,8 +2,8 @@
 
     C[i, j] += A[i, k] * x[-1]      becomes      C[i, j] += A[i, k] * x[x.shape[0] - 1]
 
-What can be proved under the preconditions that come with the result is left alone; an index that depends on
-data becomes `checked_index(index, extent)`, which raises `IndexError` where Python would.
+What can be proved under the preconditions and assumptions that come with the result is left alone; an index that
+depends on data becomes `checked_index(index, extent)`, which raises `IndexError` where Python would.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from pyschedule.analysis.bounds import CHECK, PLAIN, SHIFT, Precondition, analyse
+from pyschedule.analysis.bounds import CHECK, PLAIN, SHIFT, Bounds, analyse
 from pyschedule.ir.build import ZERO, add
 from pyschedule.ir.nodes import Array, Call, Cast, Compare, Expr, Kernel, Load, Location, Select, Stmt, Store
 from pyschedule.ir.types import INT64
 from pyschedule.ir.visitors import Body, arrays, bodies, map_children
 
 
-def make_explicit(kernel: Kernel) -> tuple[Kernel, tuple[Precondition, ...]]:
+def make_explicit(kernel: Kernel, *, assume: bool = False) -> tuple[Kernel, Bounds]:
     """The kernel with explicit indices, and what its arguments must satisfy for it to stay in bounds.
 
-    The very kernel given where no index needs a change.
+    `assume`: some of that is assumed, of accesses that only may run; for other arguments it has to be made explicit
+    again, without.  The very kernel given where no index needs a change.
     """
-    bounds = analyse(kernel)
+    bounds = analyse(kernel, assume=assume)
     if all(decision == PLAIN for one in bounds.decisions for decision in one):
-        return kernel, bounds.preconditions
+        return kernel, bounds
     rewriter = _Rewriter(arrays(kernel), iter(bounds.decisions))
-    return dataclasses.replace(kernel, body=rewriter.body(kernel.body)), bounds.preconditions
+    return dataclasses.replace(kernel, body=rewriter.body(kernel.body)), bounds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

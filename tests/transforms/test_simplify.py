@@ -446,12 +446,12 @@ def test_tiles_of_a_fixed_extent_lose_their_guards() -> None:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_random_kernels_do_what_they_did(seed: int) -> None:
-    explicit, preconditions = make_explicit(kernel(PARAMS, *random_body(seed)))
+    explicit, bounds = make_explicit(kernel(PARAMS, *random_body(seed)))
     shorter = simplify(explicit)
     assert len(list(walk(shorter.body))) <= len(list(walk(explicit.body)))
     for x, y, n in itertools.product((0, 1, 4), (0, 3), (-1, 0, 3)):
         values = {"x.shape[0]": x, "y.shape[0]": y, "n": n}
-        if all(evaluate(one.test, values) for one in preconditions):
+        if all(evaluate(one.test, values) for one in bounds.preconditions):
             assert _result(shorter.body, values) == _result(explicit.body, values)
 
 
