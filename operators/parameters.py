@@ -34,7 +34,8 @@ def integers_of(value: Any, name: str, least: int, lengths: tuple[int, ...] | No
 
 def float_of(value: Any, name: str) -> float:
     """A number as a Python float; `TypeError` for what is none."""
-    if isinstance(value, (str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+    number = hasattr(value, "__float__") or hasattr(value, "__index__")
+    if isinstance(value, (str, bytes)) or not number or getattr(value, "shape", ()) != ():
         raise TypeError(f"{name}: a number is needed, not {value!r} ({type(value).__name__})")
     return float(value)
 

@@ -58,7 +58,8 @@ class Conflict:
             "anti": ("read", "written"),
             "output": ("written", "written"),
         }[self.kind]
-        then = "after the kernel" if sink.text == "" else f"at {sink}"
+        then = "after the kernel" if sink.text == "" else f"at {sink}" if sink.counters else "outside of the loops"
+        start = f"at {source}" if source.counters else "outside of the loops"
         if sink.counters == source.counters and sink.loc is not None and sink.loc != source.loc:
             then += f" on line {sink.loc.line}"  # what happens within one iteration is told apart by its line
         if not source.counters and not sink.counters:
@@ -66,7 +67,7 @@ class Conflict:
             return f"{source.text} is {first} here and {second} {then}"
         where = "" if sink.text in ("", source.text) else f" as {sink.text}"
         again = "again " if first == second else ""
-        return f"{source.text} is {first} at {source} and {second} {again}{then}{where}"
+        return f"{source.text} is {first} {start} and {second} {again}{then}{where}"
 
 
 def unsupported(reason: str, loc: Location | None = None) -> Conflict:

@@ -309,7 +309,7 @@ class _Walker:
             elif isinstance(stmt, While):
                 raise Unsupported("a while loop that does not count is not analysed", stmt.loc)
             elif isinstance(stmt, Break):
-                raise Unsupported("a loop with break is not analysed", stmt.loc)
+                raise Unsupported("a loop that may be left early is not analysed", stmt.loc)
             elif not isinstance(stmt, Barrier):
                 raise Unsupported(f"{type(stmt).__name__} is not analysed")
 

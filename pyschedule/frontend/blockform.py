@@ -123,11 +123,17 @@ def axes_of(parsed: Parsed, block: Block) -> Axes:
 
 
 def _agreements(parsed: Parsed, spans: Spans) -> Iterator[Check]:
-    """A loop over axes of several inputs spans them all: their extents agree, now or at each call."""
+    """A loop over axes of several inputs spans them all: their extents agree, now or at each call; and there is
+    room for a window that slides along one."""
     for group in spans.groups:
         if not group.stops:
             continue
         first_axis, first = group.stops[0]
+        larger = f"'{group.name}' has no room: the window that slides along {first_axis.text} is larger than it is"
+        if isinstance(first, Number) and first.value < 0:
+            raise ScheduleError(f"the loop over {larger}", group.loc)
+        if not isinstance(first, (Number, Extent)):
+            yield Check(ir.compare(">=", _ir(first), 0), f"{parsed.name}(): the loop over {larger}", group.loc)
         for axis, stop in group.stops[1:]:
             if stop == first:
                 continue

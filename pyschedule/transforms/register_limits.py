@@ -271,7 +271,9 @@ class _Examination:
     def record(
         self, directive: Directive, request: str, use: Use, offer: tuple[str, int] | None, left: str = ""
     ) -> Record:
-        fits = "no smaller one fits" if offer is None else f"the nearest that fits is {offer[0]}, with {offer[1]}"
+        fits = "no smaller one fits" if offer is None else f"the nearest that fits is {offer[0]}"
+        if offer is not None and offer[1]:  # else its loop holds no vectors any more
+            fits += f", with {offer[1]}"
         spilled = left or ", so that some are moved to the stack and back in each iteration"
         summary = (
             f"{request} needs {use.need} vector registers in loop '{use.label}' (accumulators: {use.held}, other "

@@ -155,7 +155,10 @@ def _checked(loop: For, source: Kernel) -> str | None:
                 f"nothing shows that the index `{index}` stays below `{extent}`: it is checked in every iteration"
             )
             if any(isinstance(inner, Load) for inner in walk_expr(part)):
-                return f"{reason}, and two iterations may mean one element"
+                written = (index for stmt in walk(loop.body) if isinstance(stmt, Store) for index in stmt.indices)
+                if any(part in walk_expr(index) for index in written):
+                    return f"{reason}, and two iterations may mean one element"
+                return f"{reason}; a test whether `0 <= {index}` and `{index} < {extent}` makes that unnecessary"
             return f"{reason}; a loop over `range({extent})`, or a test of the index, needs no check"
     return None
 

@@ -463,7 +463,7 @@ def test_locals_that_hold_an_affine_value_are_seen_through() -> None:
     ("source", "reason"),
     [
         ("while A[0] > 0.0:\n    A[0] = A[1]", "a while loop"),
-        ("for i in range(9):\n    if A[i] < 0.0:\n        break\n    A[i] = 0.0", "break"),
+        ("for i in range(9):\n    if A[i] < 0.0:\n        break\n    A[i] = 0.0", "left early"),
         ("for i in range(lut[0]):\n    A[i] = 0.0", "the bound lut[0] of loop 'i' is not affine"),
         ("for i in range(0, 9, lut[0]):\n    A[i] = 0.0", "the step of loop 'i' is not a constant"),
         ("if A[0] > 0.0:\n    return\nA[0] = 0.0", "a return before the end"),

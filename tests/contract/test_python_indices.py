@@ -133,5 +133,5 @@ def test_the_log_says_what_is_assumed_and_strict_schedules_refuse_what_does_not_
     log = kernel.lower(x, y).log
     assert "x.shape[0] <= y.shape[0] is assumed, so that 'y' is not left along axis 0" in str(log)
     assert "Applied Vectorization: width=4 on loop 'i'" in str(log)
-    with pytest.raises(ScheduleError, match="nothing shows that the index `i` stays below `y.shape\\[0\\]`"):
+    with pytest.raises(ScheduleError, match=r"nothing shows that the index `i` stays below `y.shape\[0\]`"):
         kernel(x, y[:3])

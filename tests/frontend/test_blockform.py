@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pyschedule import tile
 from pyschedule.errors import ScheduleError
 from pyschedule.frontend.build import Block, Built, build
 from pyschedule.frontend.parser import parse
@@ -199,6 +200,21 @@ def test_conv2d_at_small_odd_sizes() -> None:
         block = Block((X.shape, W.shape), ((1, 128, 28, 28), (256, 128, 3, 3)))
         _, Y = run(function, block, X, W)
         np.testing.assert_array_equal(Y, conv_reference(X, W))
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_a_window_that_is_larger_than_its_input_is_refused(free: bool) -> None:
+    def sums(X):
+        total = [0.0 for _ in range(8)]
+        for i in range(8):
+            for r in range(3):
+                total[i] += X[i + r]
+        return total
+
+    kernel = tile(input_shapes=[(None if free else 1,)], tile_shapes=[(8,)])(sums)
+    with pytest.raises(ValueError if free else ScheduleError, match="the loop over 'i' has no room: the window"):
+        kernel(np.ones(1, np.float32))
+    assert kernel(np.ones(2, np.float32)).shape == (0,) if free else True
 
 
 def test_a_pool_window_keeps_its_own_extent() -> None:

@@ -232,6 +232,7 @@ WRONG = [
     ({"eps": None}, TypeError, "eps"),
     ({"eps": "1e-5"}, TypeError, "eps"),
     ({"eps": 1j}, TypeError, "eps"),
+    ({"eps": np.ones(1, np.float32)}, TypeError, "eps: a number is needed"),
     ({"out": np.ones((4, 3), np.float32)}, ValueError, "out: shape"),
     ({"out": np.ones((3, 4))}, TypeError, "out is float64"),
     ({"out": READ_ONLY}, ValueError, r"out: .*read-only"),
