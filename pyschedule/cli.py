@@ -22,7 +22,7 @@ from pyschedule.report.progress import Progress
 if TYPE_CHECKING:
     import pandas
 
-_OPERATORS: Final = ("gemm", "conv2d", "layer_norm")
+_OPERATORS: Final = ("matmul", "gemm", "linear", "conv2d", "layer_norm", "rms_norm")
 
 
 class RequestError(Exception):
