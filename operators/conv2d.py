@@ -15,6 +15,7 @@ from operators.kernels.convolutions import (
     depthwise_by_rows,
     padding_kernel,
     pointwise_kernel,
+    windowed_kernel,
 )
 from operators.kernels.products import linear_kernel
 from operators.operator import operator
@@ -25,6 +26,8 @@ from operators.windows import Windows, windows_of
 
 #: From so many channels on it pays to lay those of a pixel side by side first.
 TURNED = 16
+#: A part of an image is for so many register tiles side by side at most.
+_WIDEST = 16
 #: Register tiles: vectors of output channels, columns of a row, and how they compare where no column is lost.
 _SHAPES = ((4, 6, 1.0), (2, 14, 0.95), (2, 7, 0.9))
 
@@ -152,17 +155,39 @@ def _steps(
             return [*steps, product]
     if groups > 1 and depth == 1 and filters == groups:
         return _depthwise(images, weight, bias, results, windows, last, activation)
-    turned = not last and depth >= TURNED
-    images, steps = _by_channels(images, windows.pads) if turned else _padded(images, windows, last)
     size = filters // groups
     tile = _register_tile(size, results.shape[2 if last else 3], weight.dtype)
-    arguments = (
-        _grouped(images, groups, last or turned),
+    if (
+        not last and size <= 2 * tile[0] and windows.dilations == (1, 1)
+    ):  # dilated ones leave gaps in what they read
+        arguments = _of_groups(images, weight, bias, results, groups, False, False)
+        given = ((window[0], window[1]), windows.strides, activation)
+        kernel = windowed_kernel(*given, *tile, _columns(results.shape[3], tile[1]))
+        return [Step(kernel, (*arguments, windows.pads[0], windows.pads[2]))]
+    turned = not last and depth >= TURNED
+    images, steps = _by_channels(images, windows.pads) if turned else _padded(images, windows, last)
+    arguments = _of_groups(images, weight, bias, results, groups, last or turned, last)
+    return [*steps, Step(convolution_kernel(windows.strides, windows.dilations, activation, *tile), arguments)]
+
+
+def _of_groups(
+    images: Operand, weight: Operand, bias: Operand, results: Operand, groups: int, from_last: bool, to_last: bool
+) -> tuple[Operand, Operand, Operand, Operand]:
+    """The arguments of a kernel for all groups; the channels of images and results are their last axis, or not."""
+    size = weight.shape[0] // groups
+    return (
+        _grouped(images, groups, from_last),
         _split(weight, groups, size, *weight.shape[1:]),
         _split(bias, groups, size),
-        _grouped(results, groups, last),
+        _grouped(results, groups, to_last),
     )
-    return [*steps, Step(convolution_kernel(windows.strides, windows.dilations, activation, *tile), arguments)]
+
+
+def _columns(extent: int, pixels: int) -> int:
+    """Columns of the results for which a part of the image is copied: a power of two of register tiles, so that few
+    kernels are compiled."""
+    tiles = -(-extent // pixels)
+    return min(_WIDEST, 1 << (tiles - 1).bit_length()) * pixels
 
 
 def _depthwise(

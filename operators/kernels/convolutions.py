@@ -54,6 +54,50 @@ def convolution_nest(strides: tuple[int, int], dilations: tuple[int, int], activ
     return convolution
 
 
+def windowed_nest(window: tuple[int, int], strides: tuple[int, int], activation: int) -> Any:
+    """The loops of a convolution whose windows have a fixed size, over images with imagined zeros around them."""
+    R, S = window
+    stride_h, stride_w = strides
+
+    def convolution(X, W, bias, Y, top, left):
+        """`Y = activation(X * W + bias)`, group by group; X stands for one with zeros around it.
+
+        X: (N, G, C, H, W), with `top` rows and `left` columns of zeros imagined before the first, and as many
+        behind the last as Y needs; W: (G, O, C, R, S), bias: (G, O), Y: (N, G, O, P, Q).
+        """
+        N, G, O, P, Q = Y.shape
+        _, _, C, H, width = X.shape
+        for n in range(N):
+            for g in range(G):
+                for o in range(O):
+                    for y in range(P):
+                        for x in range(Q):
+                            Y[n, g, o, y, x] = bias[g, o]
+                            for c in range(C):
+                                for r in range(R):
+                                    for s in range(S):
+                                        row = y * stride_h + r - top
+                                        column = x * stride_w + s - left
+                                        Y[n, g, o, y, x] += W[g, o, c, r, s] * (
+                                            X[n, g, c, row, column]
+                                            if row >= 0 and row < H and column >= 0 and column < width
+                                            else 0.0
+                                        )
+                            if activation == RELU:
+                                Y[n, g, o, y, x] = np.maximum(Y[n, g, o, y, x], 0.0)
+                            elif activation == GELU:
+                                Y[n, g, o, y, x] *= 0.5 + 0.5 * math.erf(Y[n, g, o, y, x] * ROOT_OF_HALF)
+                            elif activation == GELU_TANH:
+                                Y[n, g, o, y, x] *= 0.5 + 0.5 * math.tanh(
+                                    Y[n, g, o, y, x]
+                                    * (TANH_SLOPE + TANH_CURVE * Y[n, g, o, y, x] * Y[n, g, o, y, x])
+                                )
+                            elif activation == SILU:
+                                Y[n, g, o, y, x] /= 1.0 + np.exp(-Y[n, g, o, y, x])
+
+    return convolution
+
+
 def depthwise_nest(
     window: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int], activation: int
 ) -> Any:
@@ -117,6 +161,37 @@ def convolution_kernel(
     kernel = tile(o=block, x=pixels, order=order, stage={"W": "o.0"}, parallel="o.0 y", target="cpu")(kernel)
     kernel = vectorize("o", target="cpu")(kernel)
     kernel = unroll("x", target="cpu")(kernel)
+    kernel = tile(o=(32, 4), x=(32, 4), c=8, target="cuda")(kernel)
+    return unroll("x", target="cuda")(unroll("o", target="cuda")(kernel))
+
+
+@cache
+def windowed_kernel(
+    window: tuple[int, int],
+    strides: tuple[int, int],
+    activation: int,
+    block: int,
+    pixels: int,
+    columns: int,
+    rows: int = 8,
+) -> Any:
+    """The schedule for NCHW and few output channels in a group.
+
+    As that of `convolution_kernel`, but for the image: the part of it that some `rows` of `columns` results need is
+    copied, with the zeros around it, and is in the caches while they are computed; once for each `block`.  Windows
+    that are dilated would leave gaps in that part.
+    """
+    kernel = windowed_nest(window, strides, activation)
+    kernel = tile(
+        o=block,
+        x=(columns, pixels),
+        y=rows,
+        order="n g o.0 y.0 x.0 y.1 x.1 r s c x.2 o.1",
+        stage={"W": "o.0", "X": "x.0"},
+        parallel="o.0 y.0",
+        target="cpu",
+    )(kernel)
+    kernel = unroll("x", target="cpu")(vectorize("o", target="cpu")(kernel))
     kernel = tile(o=(32, 4), x=(32, 4), c=8, target="cuda")(kernel)
     return unroll("x", target="cuda")(unroll("o", target="cuda")(kernel))
 

@@ -401,6 +401,15 @@ def test_the_schedules_are_carried_out_in_full(layout, dtype, groups):
     assert "Skipped" not in log and "kept in registers" in log
 
 
+@pytest.mark.parametrize(
+    "window, stride, dilation", [((3, 3), 2, 1), ((1, 5), (2, 3), 1), ((1, 1), 2, 1), ((2, 2), 2, 2)], ids=str
+)
+def test_windows_with_gaps_between_them_too(window, stride, dilation):
+    x, w = spec("float32[1, 8, 30, 30]"), spec(f"float32[40, 8, {window[0]}, {window[1]}]")
+    log = str(conv2d.lower(x, w, None, stride, 1, dilation).log)
+    assert "Skipped" not in log and "Warning" not in log and "stored by rows" in log
+
+
 @LAYOUTS
 @pytest.mark.parametrize("groups", [1, 2, 6])
 @pytest.mark.filterwarnings("ignore::pyschedule.ScheduleWarning")

@@ -45,17 +45,19 @@ def main(case):
             C = same(products.integer_product_kernel(case, 16), A, B, np.empty((m, n), np.int32), start=7)
             np.testing.assert_array_equal(C, (A.astype(float) @ B.astype(float)).astype(int))
     elif case == "convolution":
-        X, W = numbers(2, 5, 20, 17), numbers(40, 5, 3, 3)
-        one = operators.conv2d(X, W, padding=1)
-        out = np.empty_like(one)
-        for layout in ("NCHW", "NHWC"):
-            if layout == "NHWC":
-                X, out = np.ascontiguousarray(X.transpose(0, 2, 3, 1)), np.empty((2, 20, 17, 40), np.float32)
-            for threads in (1, 2):
-                set_num_threads(threads)
-                operators.conv2d(X, W, padding=1, layout=layout, out=out)
-                turned = out if layout == "NCHW" else out.transpose(0, 3, 1, 2)
-                np.testing.assert_allclose(turned, one, rtol=1e-4, atol=1e-4)
+        for filters in (40, 140):  # those that one part of the image is copied for, and more
+            X, W = numbers(2, 5, 20, 17), numbers(filters, 5, 3, 3)
+            one = operators.conv2d(X, W, padding=1)
+            out = np.empty_like(one)
+            for layout in ("NCHW", "NHWC"):
+                if layout == "NHWC":
+                    X = np.ascontiguousarray(X.transpose(0, 2, 3, 1))
+                    out = np.empty((2, 20, 17, filters), np.float32)
+                for threads in (1, 2):
+                    set_num_threads(threads)
+                    operators.conv2d(X, W, padding=1, layout=layout, out=out)
+                    turned = out if layout == "NCHW" else out.transpose(0, 3, 1, 2)
+                    np.testing.assert_allclose(turned, one, rtol=1e-4, atol=1e-4)
     elif case == "depthwise":
         X, W, bias = numbers(2, 40, 20, 17), numbers(40, 3, 3), numbers(40)
         kernel = convolutions.depthwise_by_channels((3, 3), (1, 1), (1, 1), 0)
