@@ -28,6 +28,8 @@ from operators.windows import Windows, windows_of
 TURNED = 16
 #: A part of an image is for so many register tiles side by side at most.
 _WIDEST = 16
+#: Depthwise windows of up to so many elements are read from where the image lies, if channels are side by side.
+READ_IN_PLACE = 9
 #: Register tiles: vectors of output channels, columns of a row, and how they compare where no column is lost.
 _SHAPES = ((4, 6, 1.0), (2, 14, 0.95), (2, 7, 0.9))
 
@@ -200,7 +202,9 @@ def _depthwise(
     pads = (windows.pads[0], windows.pads[2])
     if last:
         images, results = images.permuted(0, 3, 1, 2), results.permuted(0, 3, 1, 2)
-        kernel = depthwise_by_channels(*given, _part(results.shape[3]), lanes)
+        in_place = rows * columns <= READ_IN_PLACE and weight.dtype.itemsize >= 4  # lanes of halves are not masked
+        part = 4 if in_place else _part(results.shape[3])
+        kernel = depthwise_by_channels(*given, part, lanes, in_place)
     else:
         kernel = depthwise_by_rows(
             *given, _part(results.shape[2]), lanes if results.shape[3] <= lanes else 2 * lanes

@@ -229,23 +229,31 @@ def depthwise_by_channels(
     activation: int,
     columns: int = 7,
     channels: int = 16,
+    in_place: bool = False,
 ) -> Any:
     """The schedule for NHWC: on the CPU so many `channels` of some `columns` of a row stay in registers, while
     these channels of a part of the image lie in the first cache, with the zeros around it.
+
+    `in_place`: so do these columns of 2 rows, and the image is read where it lies, all channels of a pixel before
+    the next ones; the zeros are lanes that are off.  For a small window copies take longer than the sums.
     """
     kernel = depthwise_nest(window, strides, dilations, activation)
-    band = max(1, 28 // (columns * strides[1])) * columns
-    kernel = tile(
-        c=channels,
-        y=max(1, 7 // strides[0]),
-        x=(band, columns),
-        order="n y.0 c.0 x.0 y.1 x.1 r s x.2 c.1",
-        stage={"X": "x.0", "W": "c.0"},
-        parallel="y.0",
-        target="cpu",
-    )(kernel)
-    kernel = vectorize("c", target="cpu")(kernel)
-    kernel = unroll("x", target="cpu")(_with_window_written_out(kernel, window))
+    kernel = vectorize("c", target="cpu")(unroll("x", target="cpu")(_with_window_written_out(kernel, window)))
+    if in_place:
+        order = "n y.0 x.0 c.0 r s y.1 x.1 c.1"
+        tiled = tile(y=2, x=columns, c=channels, order=order, stage={"W": "n"}, parallel="y.0", target="cpu")
+        kernel = unroll("y", target="cpu")(tiled(kernel))
+    else:
+        band = max(1, 28 // (columns * strides[1])) * columns
+        kernel = tile(
+            c=channels,
+            y=max(1, 7 // strides[0]),
+            x=(band, columns),
+            order="n y.0 c.0 x.0 y.1 x.1 r s x.2 c.1",
+            stage={"X": "x.0", "W": "c.0"},
+            parallel="y.0",
+            target="cpu",
+        )(kernel)
     return unroll("c", target="cuda")(tile(c=(32, 4), target="cuda")(kernel))
 
 

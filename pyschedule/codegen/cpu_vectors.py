@@ -205,7 +205,8 @@ class VectorWriter(WrappingWriter):
         vectors = [test for test in tests if is_vector(test)]
         parts: list[str] = []
         for test in vectors:
-            count = self._lanes_below(test) if same and isinstance(test, Compare) else None
+            there = any(test in known for known in self._masks)
+            count = self._lanes_below(test) if same and not there and isinstance(test, Compare) else None
             if count is None:
                 parts.append(self.mask(test).text)
                 continue

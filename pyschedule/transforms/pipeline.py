@@ -16,6 +16,7 @@ from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import (
     edge_tiles,
+    guarded_reads,
     lane_choice,
     mapping,
     matrix_unit,
@@ -160,6 +161,7 @@ def _lower(kernel: Kernel, schedule: Schedule, target: Target, limits: UnrollLim
             what = ", ".join(f"'{label}'" for label in labels)
             note = f"versioned: where all tests of indices in loop {what} hold, a copy of its body has none"
             records = _with_notes(records, (note,))
+        kernel = guarded_reads.mask_reads(kernel)
         # The copies of a register tile stand one after another now, in the order in which loops were unrolled.
         file = registers.register_file(target, strict_math=kernel.strict_math)
         kernel = statement_order.order_statements(kernel, file)

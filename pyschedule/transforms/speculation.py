@@ -11,7 +11,9 @@ After - rows beyond the end repeat the last one, and the guarded store at the en
 
 It fires for tail guards `counter < end` over statements that write registers only.  A tile has a first
 iteration that exists (or, on a GPU, the block has), so `end - 1` is a valid value of the counter, and what runs
-is that iteration once more: its tests, indices and values.  Staging buffers are padded and need no clamp.
+is that iteration once more: its tests, indices and values.  Staging buffers are padded and need no clamp, nor does
+a read that asks itself whether its element exists, as `A[i - 1] if i - 1 >= 0 and i - 1 < A.shape[0] else 0` does:
+rows beyond the end are then what it makes of them.
 """
 
 from __future__ import annotations
@@ -20,8 +22,24 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 
+from pyschedule.analysis.affine import difference
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Array, Assign, Compare, Expr, For, If, Kernel, Load, Ramp, Stmt, Store, Var
+from pyschedule.ir.nodes import (
+    Array,
+    Assign,
+    Compare,
+    Dim,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Load,
+    Ramp,
+    Select,
+    Stmt,
+    Store,
+    Var,
+)
 from pyschedule.ir.visitors import (
     arrays,
     expressions,
@@ -30,6 +48,7 @@ from pyschedule.ir.visitors import (
     rewrite,
     variables,
     walk,
+    walk_expr,
 )
 from pyschedule.transforms.nest import Body, conjuncts, first_access, with_body
 
@@ -108,6 +127,30 @@ def _reaches_only_valid(body: Body, limits: dict[str, Expr], loops: dict[str, Fo
     return not any(isinstance(part, Ramp) and variables(part.base) & set(limits) for part in expressions(body))
 
 
+def _asks_itself(expr: Select, counters: set[str]) -> bool:
+    """Whether a read happens only where its element exists, as far as the counters move it."""
+    load, tests = expr.then, conjuncts(expr.test)
+    if not isinstance(load, Load) or any(isinstance(part, Load) for test in tests for part in walk_expr(test)):
+        return False
+    if variables(expr.orelse) & counters or (load.mask is not None and variables(load.mask) & counters):
+        return False
+    margins = [margin for test in tests if (margin := _margin(test)) is not None]
+    return all(
+        any(difference(margin, limit) == 0 for margin in margins)
+        for axis, index in enumerate(load.indices)
+        if variables(index) & counters
+        for limit in (index, build.sub(build.sub(Dim(load.array, axis), index), 1))
+    )
+
+
+def _margin(test: Expr) -> Expr | None:
+    """What a test of indices says is at least 0."""
+    if not isinstance(test, Compare) or test.dtype.name != "int64" or test.op not in ("<", "<=", ">", ">="):
+        return None
+    small, large = (test.left, test.right) if test.op[0] == "<" else (test.right, test.left)
+    return build.sub(build.sub(large, small), 0 if test.op.endswith("=") else 1)
+
+
 def _clamped(body: Body, limits: dict[str, Expr], declared: dict[str, Array]) -> Body:
     """The body of the iteration at the clamped counters; registers keep their own indices."""
 
@@ -118,6 +161,8 @@ def _clamped(body: Body, limits: dict[str, Expr], declared: dict[str, Array]) ->
             array = declared.get(expr.array)
             if array is not None and array.space in _PADDED:
                 return expr
+        if isinstance(expr, Select) and _asks_itself(expr, set(limits)):
+            return expr
         return map_children(expr, clamp)  # type: ignore[no-any-return]
 
     def visit(stmts: Body) -> Body:

@@ -10,7 +10,7 @@ Before - windows over an image with imagined zeros around it, two columns at a t
                 acc[1] += X[min(x_0 + 1, Q - 1) + s - 1] * w[s]
         ...
 
-After - one test for all of the tile, of the outermost of its elements:
+After - one test for all of the tile, of the outermost of its elements, before loops in which it does not change:
 
     for x_0 in range(0, Q, 2):
         if x_0 + 2 <= Q and 1 <= x_0 and x_0 + 3 <= W:
@@ -31,11 +31,12 @@ of Parallel Programming 28(6), 2000, tells the tiles apart before the loop inste
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 from pyschedule.analysis.affine import Affine, Term, affine, expression, mentions
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Call, Compare, Expr, For, If, Kernel, Load, Select, Stmt, Store, While
+from pyschedule.ir.nodes import Call, Compare, Expr, For, If, Kernel, Load, Location, Select, Stmt, Store, While
 from pyschedule.ir.types import INT64
 from pyschedule.ir.visitors import (
     arrays,
@@ -72,6 +73,7 @@ def version(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
 class _Versions:
     def __init__(self, kernel: Kernel) -> None:
         self.labels: list[str] = []
+        self._choices: list[If] = []
         self._names = Names(kernel)
         self._facts = Facts(assigned=frozenset(written_variables(kernel.body)))
         self._registers = {name for name, array in arrays(kernel).items() if array.space == "register"}
@@ -80,8 +82,28 @@ class _Versions:
         """The body, which stands in the loops `around`, with the copies in it."""
         if around and not self._writes_in_loops(body):
             return self._versioned(body, around)
-        new = tuple(map_bodies(stmt, lambda part, stmt=stmt: self._inside(part, stmt, around)) for stmt in body)  # type: ignore[misc]
+        new = tuple(
+            self._unswitched(map_bodies(stmt, lambda part, stmt=stmt: self._inside(part, stmt, around)))  # type: ignore[misc]
+            for stmt in body
+        )
         return new if any(one is not other for one, other in zip(new, body, strict=True)) else body
+
+    def _unswitched(self, stmt: Stmt) -> Stmt:
+        """A loop all of whose body has versions, with the choice before it where it does not change in the loop.
+
+        What does not change in the loop of one version is then worked out for that one alone.
+        """
+        if not isinstance(stmt, For) or stmt.mapping != "serial" or len(stmt.body) != 1:
+            return stmt
+        choice = next((made for made in self._choices if made is stmt.body[0]), None)
+        if choice is None or stmt.var in variables(choice.test):
+            return stmt
+        inside, general = (dataclasses.replace(stmt, body=part) for part in (choice.body, choice.orelse))
+        return self._choice(choice.test, (inside,), renamed_counters((general,), self._names), stmt.loc)
+
+    def _choice(self, test: Expr, then: Body, orelse: Body, loc: Location | None) -> If:
+        self._choices.append(If(test, then, orelse, loc=loc))
+        return self._choices[-1]
 
     def _inside(self, part: Body, stmt: Stmt, around: Loops) -> Body:
         if isinstance(stmt, While) or not part:
@@ -107,7 +129,8 @@ class _Versions:
             return body
         self.labels.append(around[-1].label)
         general = renamed_counters(body, self._names)
-        return (If(_all_positive([*enough, *more]), _replaced(inside, tests), general, loc=around[-1].loc),)
+        test = _all_positive([*enough, *more])
+        return (self._choice(test, _replaced(inside, tests), general, around[-1].loc),)
 
     def _known(
         self, body: Body, around: Loops, find: Callable[[Stmt, set[str]], Iterator[Known]]

@@ -118,3 +118,41 @@ def test_a_user_condition_that_looks_like_a_tail_is_none():
         counting(7),
     )
     assert (arrays["s"][3:] == counting(7)[3:]).all()
+
+
+def shifted(A, B):
+    """Sums of rows and of those before and behind them, with zeros around the matrix."""
+    rows, columns = A.shape
+    for i in range(rows):
+        for j in range(columns):
+            acc = 0.0
+            for k in range(3):
+                row = i + k - 1
+                acc += A[row, j] if row >= 0 and row < rows else 0.0
+            B[i, j] = acc
+
+
+def test_a_read_that_asks_whether_its_element_exists_is_not_clamped():
+    kernel = tile(i=4, order="i.0 j k i.1")(shifted)
+    lowering = agrees(kernel, counting(9, 7), counting(9, 7))
+    assert "min(" not in format_kernel(lowering.stages["vectorization"])
+    for rows in (0, 1, 3, 4, 5):
+        same(lowering, counting(rows, 7), counting(rows, 7))
+
+
+def half_asked(A, B):
+    rows, columns = A.shape
+    for i in range(rows):
+        for j in range(columns):
+            acc = 0.0
+            for k in range(3):
+                acc += A[i - k, j] if i - k >= 0 else 0.0
+            B[i, j] = acc
+
+
+def test_a_read_that_asks_for_one_end_alone_is_clamped():
+    kernel = tile(i=4, order="i.0 j k i.1")(half_asked)
+    lowering = agrees(kernel, counting(9, 7), counting(9, 7))
+    assert ", A.shape[0] - 1) - k" in format_kernel(lowering.stages["vectorization"])
+    for rows in (1, 3, 5, 6):
+        same(lowering, counting(rows, 7), counting(rows, 7))
