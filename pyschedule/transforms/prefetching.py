@@ -69,7 +69,7 @@ def prefetch_rows(kernel: Kernel, target: Target) -> tuple[Kernel, tuple[Record,
                 label = f"of loop '{outer.label}'"
                 which = f"the next iteration {label}"
                 if ahead != build.ONE:
-                    which = f"an iteration {label} {_BYTES_AHEAD} bytes ahead"
+                    which = f"an iteration {label} {_BYTES_AHEAD} bytes further"
                 text = f"'{row[0]}' {purpose} {which}, in loop '{main.label}'"
                 records.append(Record("Prefetch", "Note", text, (), main.loc, silent=True))
     return kernel, tuple(records)

@@ -142,7 +142,8 @@ def test_without_it_llvm_makes_copies(function):
     """Else the tests above would prove nothing."""
     code = on_cpu(vectorize(target="cuda")(function), X, Y)
     assert code.count(MULTIPLIES) > 1
-    assert code.turns(MULTIPLIES) != [1]
+    if function is not until_negative:  # of which it writes out the first iteration alone
+        assert code.turns(MULTIPLIES) != [1]
 
 
 def test_a_loop_that_only_fills_memory_becomes_a_call():

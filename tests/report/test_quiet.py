@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -63,8 +64,10 @@ def test_a_thread_that_waits_for_a_core_is_awake(monkeypatch):
 
 def test_where_the_system_is_silent_the_clocks_decide(monkeypatch, tmp_path):
     monkeypatch.setattr(quiet, "_TASKS", tmp_path / "none")
+    monkeypatch.setattr(quiet, "_computed", time.perf_counter)  # all the time that passes
     with computing():
         assert not quiet.until_quiet(0.02)
+    monkeypatch.setattr(quiet, "_computed", lambda: 0.0)
     assert quiet.until_quiet(30.0)
 
 

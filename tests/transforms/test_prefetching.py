@@ -99,7 +99,7 @@ def test_a_row_that_will_be_written_is_fetched_while_a_loop_before_reads(target,
     assert [above for _, above in found] == [["i", "j"]] * lines
     assert {stmt.array for stmt, _ in found} == {"Y"}
     assert loop_of(lowering, found[0][0]) == {"total", "Y"}  # the sum, and the prefetches of Y beside it
-    said = "'Y' to be written in an iteration of loop 'i' 4096 bytes ahead, in loop 'j'"
+    said = "'Y' to be written in an iteration of loop 'i' 4096 bytes further, in loop 'j'"
     assert said in lowering.log.verbose()
 
 

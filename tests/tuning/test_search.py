@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -285,9 +286,10 @@ def test_the_decorator_keeps_what_is_not_tuned(monkeypatch):
     monkeypatch.setattr(Arena, "duel", interrupted)  # so that the original wins on every machine
     a = np.ones((16, 16), np.float32)
     result = tune(operators.gemm, a, a, seconds=100)  # of an operator: the kernel that does its work
-    assert result.decorators == (
-        '@tile(i=(48, 6), j=64, order="i.0 j.0 i.1 k i.2 j.1", parallel="i.0", target="cpu")',
-    )
+    (decorator,) = result.decorators
+    sizes, rest = decorator.split(", order=")
+    assert re.fullmatch(r"@tile\(i=\(48, \d+\), j=\d+", sizes)  # as many as registers have room for
+    assert rest == '"i.0 j.0 i.1 k i.2 j.1", parallel="i.0", target="cpu")'
 
 
 def test_wrong_requests():
