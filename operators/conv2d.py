@@ -159,9 +159,8 @@ def _steps(
         return _depthwise(images, weight, bias, results, windows, last, activation)
     size = filters // groups
     tile = _register_tile(size, results.shape[2 if last else 3], weight.dtype)
-    if (
-        not last and size <= 2 * tile[0] and windows.dilations == (1, 1)
-    ):  # dilated ones leave gaps in what they read
+    # Windows that are dilated leave gaps in what they read.
+    if not last and size <= 2 * tile[0] and windows.dilations == (1, 1):
         arguments = _of_groups(images, weight, bias, results, groups, False, False)
         given = ((window[0], window[1]), windows.strides, activation)
         kernel = windowed_kernel(*given, *tile, _columns(results.shape[3], tile[1]))

@@ -10,6 +10,7 @@ Half arrays are received as `uint16` arrays; `Array.dtype` says what the words m
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from pyschedule.codegen import outline
@@ -163,11 +164,13 @@ class CpuWriter(MemoryWriter):
             self.on_this_thread(replace(stmt, body=shares.body))
 
     def on_this_thread(self, stmt: For) -> None:
-        if self.module.parallel and any(inner.mapping == "parallel" for inner in loops(stmt.body)):
-            super().loop(stmt)  # other threads set up units of their own
-            return
-        with self.matrix_unit(stmt):
+        with self.matrix_unit_around(stmt):
             super().loop(stmt)
+
+    def matrix_unit_around(self, stmt: For) -> AbstractContextManager[None]:
+        """The matrix unit set up for a loop; not where threads share one inside, each with a unit set up."""
+        shared = self.module.parallel and any(inner.mapping == "parallel" for inner in loops(stmt.body))
+        return self.matrix_unit(*(() if shared else (stmt,)))
 
     def launch(self, stmt: For, work: str, trips: str, given: str) -> None:
         """The loop on all threads."""
@@ -240,7 +243,7 @@ class CpuWriter(MemoryWriter):
         self.line(f"{last} = {start} + {trips} * ({piece} + 1) // {pieces} * {step}")
         self.enter(replace(stmt, step=shares.step, max_trip=None))
         header = f"for {self.variable(stmt.var)} in range({first}, {last}, {self.index(stmt.step)}):"
-        with self.matrix_unit(*([] if any(inner.mapping == "parallel" for inner in loops(stmt.body)) else [stmt])):
+        with self.matrix_unit_around(stmt):
             self.line(header, self.place(stmt.loc, f"loop {stmt.label}"))
             self.looped(shares.body, stmt.unroll)
         self.fence()

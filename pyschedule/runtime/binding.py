@@ -70,11 +70,14 @@ def require(plan: Plan, index: int, named: Named) -> None:
     raise ValueError(test.message.format(**named))
 
 
+def condition(tests: Iterable[Test], names: tuple[str, ...]) -> Callable[..., Any]:
+    """A function of arguments of these names: whether all tests hold of them."""
+    return _evaluator(" and ".join(test.test for test in tests) or "True", names)
+
+
 def hold(assumptions: Iterable[Test], named: Named) -> bool:
     """Whether all assumptions of a plan hold of these arguments."""
-    return all(
-        evaluate(test.test, {name: named[name] for name in (*test.arrays, *test.scalars)}) for test in assumptions
-    )
+    return bool(condition(assumptions, tuple(named))(*named.values()))
 
 
 def numba_types(plan: Plan, named: Named) -> tuple[Any, ...]:

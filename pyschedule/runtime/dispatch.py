@@ -192,10 +192,11 @@ class Dispatch:
         if not varying:
             return self._bind_to(unchecked, values)
         entrances: dict[bool, Entrance] = {}
+        holds = binding.condition(varying, self.parameters.names)
 
         def either(*given: Any) -> Any:
             """Numbers decide, in each call, whether what is assumed of them holds."""
-            assumed = binding.hold(varying, dict(zip(self.parameters.names, given, strict=True)))
+            assumed = bool(holds(*given))
             entrance = entrances.get(assumed)
             if entrance is None:
                 entrance = entrances[assumed] = self._bind_to(unchecked if assumed else checked, given)

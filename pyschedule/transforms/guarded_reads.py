@@ -21,10 +21,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Array, Broadcast, Compare, Const, Expr, Kernel, Load, Ramp, Select
+from pyschedule.ir.nodes import Array, Compare, Expr, Kernel, Load, Ramp, Select
 from pyschedule.ir.types import INT64, element_of, lanes_of
 from pyschedule.ir.visitors import arrays, rewrite, variables, walk_expr
-from pyschedule.transforms.nest import conjuncts, with_body
+from pyschedule.transforms.nest import conjuncts, is_zero, with_body
 
 
 def mask_reads(kernel: Kernel) -> Kernel:
@@ -32,7 +32,7 @@ def mask_reads(kernel: Kernel) -> Kernel:
     known = arrays(kernel)
 
     def expression(expr: Expr) -> Expr | None:
-        if isinstance(expr, Select) and isinstance(expr.then, Load) and _is_zero(expr.orelse):
+        if isinstance(expr, Select) and isinstance(expr.then, Load) and is_zero(expr.orelse):
             return _masked(expr.then, expr.test, known[expr.then.array])
         return None
 
@@ -74,8 +74,3 @@ def _is_of_indices(test: Expr) -> bool:
         and lanes_of(test.type) == 1
         and not any(isinstance(part, Load) for part in walk_expr(test))
     )
-
-
-def _is_zero(expr: Expr) -> bool:
-    value = expr.value if isinstance(expr, Broadcast) else expr
-    return isinstance(value, Const) and value.value == 0 and str(value.value) != "-0.0"

@@ -39,7 +39,7 @@ from pyschedule.ir.visitors import (
     walk_expr,
 )
 from pyschedule.transforms.facts import has_effect
-from pyschedule.transforms.nest import Body, conjuncts
+from pyschedule.transforms.nest import Body, conjuncts, is_zero
 
 if TYPE_CHECKING:
     from pyschedule.transforms.lanes import Accumulator, Lanes
@@ -253,7 +253,7 @@ class BodyInLanes:
             test = self._named(self.expression(together, mask))
             then = self.expression(expr.then, mask.also(test, conditional=True))
             orelse = self.expression(expr.orelse, mask.also(UnaryOp("not", test), conditional=True))
-            if isinstance(then, Load) and then.mask is not None and _is_zero(orelse):
+            if isinstance(then, Load) and then.mask is not None and is_zero(orelse):
                 return then  # lanes that are off read as zero
             return dataclasses.replace(expr, test=test, then=then, orelse=orelse)
         if isinstance(expr, BoolOp) and self._varies(expr.left):
@@ -315,10 +315,6 @@ def as_ramp(index: Expr) -> Expr:
         base = build.add(left.base, right.base) if sign > 0 else build.sub(left.base, right.base)
         return Ramp(base, left.stride + sign * right.stride, left.lanes)
     return index
-
-
-def _is_zero(expr: Expr) -> bool:
-    return isinstance(expr, Const) and expr.value == 0 and str(expr.value) != "-0.0"
 
 
 def _may_fail(test: Expr) -> bool:

@@ -8,7 +8,25 @@ from dataclasses import dataclass
 
 from pyschedule.ir import build
 from pyschedule.ir.blocks import MatrixProduct, Pack, TransposedStores
-from pyschedule.ir.nodes import Assign, BoolOp, Break, Call, Expr, For, If, Kernel, Load, Stmt, Store, Var, While
+from pyschedule.ir.nodes import (
+    Assign,
+    BoolOp,
+    Break,
+    Broadcast,
+    Call,
+    Compare,
+    Const,
+    Dim,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Load,
+    Stmt,
+    Store,
+    Var,
+    While,
+)
 from pyschedule.ir.types import BOOL, INT64
 from pyschedule.ir.visitors import (
     arrays,
@@ -144,6 +162,26 @@ def conjuncts(test: Expr) -> list[Expr]:
     if isinstance(test, BoolOp) and test.op == "and":
         return conjuncts(test.left) + conjuncts(test.right)
     return [test]
+
+
+def margin_of(test: Expr) -> Expr | None:
+    """What a comparison of indices, one by the order of integers, says is at least 0."""
+    if not isinstance(test, Compare) or test.dtype.name != "int64" or test.op not in ("<", "<=", ">", ">="):
+        return None
+    small, large = (test.left, test.right) if test.op[0] == "<" else (test.right, test.left)
+    return build.sub(build.sub(large, small), 0 if test.op.endswith("=") else 1)
+
+
+def margins_within(load: Load, axis: int) -> tuple[Expr, Expr]:
+    """What is at least 0 where a read is neither before its array along an axis nor behind it."""
+    index = load.indices[axis]
+    return index, build.sub(build.sub(Dim(load.array, axis), index), 1)
+
+
+def is_zero(expr: Expr) -> bool:
+    """Whether an expression is the constant 0, in all lanes, and not -0.0."""
+    value = expr.value if isinstance(expr, Broadcast) else expr
+    return isinstance(value, Const) and value.value == 0 and str(value.value) != "-0.0"
 
 
 def guarded(body: Body, test: Expr) -> Body:

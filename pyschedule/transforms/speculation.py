@@ -28,7 +28,6 @@ from pyschedule.ir.nodes import (
     Array,
     Assign,
     Compare,
-    Dim,
     Expr,
     For,
     If,
@@ -50,7 +49,7 @@ from pyschedule.ir.visitors import (
     walk,
     walk_expr,
 )
-from pyschedule.transforms.nest import Body, conjuncts, first_access, with_body
+from pyschedule.transforms.nest import Body, conjuncts, first_access, margin_of, margins_within, with_body
 
 _PADDED = ("packed", "shared", "register")
 
@@ -134,21 +133,13 @@ def _asks_itself(expr: Select, counters: set[str]) -> bool:
         return False
     if variables(expr.orelse) & counters or (load.mask is not None and variables(load.mask) & counters):
         return False
-    margins = [margin for test in tests if (margin := _margin(test)) is not None]
+    margins = [margin for test in tests if (margin := margin_of(test)) is not None]
     return all(
         any(difference(margin, limit) == 0 for margin in margins)
         for axis, index in enumerate(load.indices)
         if variables(index) & counters
-        for limit in (index, build.sub(build.sub(Dim(load.array, axis), index), 1))
+        for limit in margins_within(load, axis)
     )
-
-
-def _margin(test: Expr) -> Expr | None:
-    """What a test of indices says is at least 0."""
-    if not isinstance(test, Compare) or test.dtype.name != "int64" or test.op not in ("<", "<=", ">", ">="):
-        return None
-    small, large = (test.left, test.right) if test.op[0] == "<" else (test.right, test.left)
-    return build.sub(build.sub(large, small), 0 if test.op.endswith("=") else 1)
 
 
 def _clamped(body: Body, limits: dict[str, Expr], declared: dict[str, Array]) -> Body:

@@ -34,9 +34,7 @@ from pyschedule.ir.nodes import (
     Alloc,
     Array,
     Barrier,
-    Compare,
     Const,
-    Dim,
     Expr,
     For,
     If,
@@ -64,7 +62,18 @@ from pyschedule.schedule.directives import Tile
 from pyschedule.schedule.log import Record, skipped
 from pyschedule.schedule.targets import Target
 from pyschedule.transforms import reach
-from pyschedule.transforms.nest import Body, Names, conjuncts, guarded, replace_statement, tile_form, with_body
+from pyschedule.transforms.nest import (
+    Body,
+    Names,
+    conjuncts,
+    guarded,
+    is_zero,
+    margin_of,
+    margins_within,
+    replace_statement,
+    tile_form,
+    with_body,
+)
 from pyschedule.transforms.staging_buffers import Axis, Buffer, Read, buffer_of, filling_order, shape_of
 
 
@@ -329,7 +338,7 @@ def _turn(body: Body, name: str, tile: Array, elements: dict[int, Buffer], zeros
             indices = tuple(axis.read for axis in elements[id(expr)].axes)
             turned.append((Load(tile.name, indices, expr.dtype, loc=expr.loc), expr))
             return turned[-1][0]
-        if zeros and isinstance(expr, Select) and _is_zero(expr.orelse):
+        if zeros and isinstance(expr, Select) and is_zero(expr.orelse):
             source = next((old for new, old in turned if new is expr.then), None)
             tests = conjuncts(expr.test)
             left = [test for test in tests if source is None or not _asks_for(source, test)]
@@ -341,20 +350,13 @@ def _turn(body: Body, name: str, tile: Array, elements: dict[int, Buffer], zeros
     return rewrite(body, expression=expression)
 
 
-def _is_zero(expr: Expr) -> bool:
-    return isinstance(expr, Const) and expr.value == 0 and str(expr.value) != "-0.0"
-
-
 def _asks_for(load: Load, test: Expr) -> bool:
     """Whether a test says of an index of a load that it is not below the array, or not behind it."""
-    if not isinstance(test, Compare) or test.dtype.name != "int64" or test.op not in ("<", "<=", ">", ">="):
-        return False
-    small, large = (test.left, test.right) if test.op[0] == "<" else (test.right, test.left)
-    margin = build.sub(build.sub(large, small), 0 if test.op.endswith("=") else 1)
-    return any(
+    margin = margin_of(test)
+    return margin is not None and any(
         difference(margin, within) == 0
-        for axis, index in enumerate(load.indices)
-        for within in (index, build.sub(build.sub(Dim(load.array, axis), index), 1))
+        for axis in range(len(load.indices))
+        for within in margins_within(load, axis)
     )
 
 

@@ -28,8 +28,6 @@ from pyschedule.ir.blocks import TransposedStores
 from pyschedule.ir.nodes import (
     Array,
     Assign,
-    Call,
-    Compare,
     Expr,
     If,
     Kernel,
@@ -40,16 +38,15 @@ from pyschedule.ir.nodes import (
     Store,
     Var,
 )
-from pyschedule.ir.types import INT64, lanes_of
-from pyschedule.ir.visitors import arrays, expressions, walk, walk_expr
+from pyschedule.ir.types import lanes_of
+from pyschedule.ir.visitors import arrays, children, expressions, walk, walk_expr
 from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import Target
-from pyschedule.transforms.nest import Body, map_bodies, with_body
+from pyschedule.transforms.facts import has_effect
+from pyschedule.transforms.nest import Body, map_bodies, margin_of, with_body
 
 #: Bodies with more stores are left alone: each is compared with each.
 _MOST_STORES = 512
-#: Comparisons of two that hold up to a limit, and what is added to their difference for it.
-_BELOW = {"<": 0, "<=": 1, ">": 0, ">=": 1}
 
 
 def transpose_stores(kernel: Kernel, target: Target) -> tuple[Kernel, tuple[Record, ...]]:
@@ -216,14 +213,9 @@ def _in_one(run: list[_Member], member: _Member) -> bool:
 
 def _limit(member: _Member) -> Affine | None:
     """Stores of a lesser distance than this are done, by the test of this one."""
-    test = member.test
-    if not isinstance(test, Compare) or test.op not in _BELOW:
-        return None
-    left, right = affine(test.left), affine(test.right)
-    if left is None or right is None or test.dtype != INT64:
-        return None
-    small, large = (left, right) if test.op in ("<", "<=") else (right, left)
-    return (large - small).plus(member.distance + _BELOW[test.op])
+    margin = None if member.test is None else margin_of(member.test)
+    form = None if margin is None else affine(margin)
+    return None if form is None else form.plus(member.distance + 1)
 
 
 def _count(run: list[_Member]) -> Expr | None:
@@ -261,7 +253,7 @@ class _Effects:
 def _effects(stmt: Stmt) -> _Effects:
     parts = list(expressions((stmt,)))
     inside = list(walk((stmt,)))
-    checks = any(isinstance(part, Call) and part.function == "checked_index" for part in parts)
+    checks = any(has_effect(top) for part in inside for top in children(part))
     return _Effects(
         frozenset(part.name for part in parts if isinstance(part, Var)),
         frozenset(part.target for part in inside if isinstance(part, Assign)),

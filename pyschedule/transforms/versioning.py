@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator
 
 from pyschedule.analysis.affine import Affine, Term, affine, expression, mentions
 from pyschedule.ir import build
-from pyschedule.ir.nodes import Call, Compare, Expr, For, If, Kernel, Load, Location, Select, Stmt, Store, While
+from pyschedule.ir.nodes import Call, Expr, For, If, Kernel, Load, Location, Select, Stmt, Store, While
 from pyschedule.ir.types import INT64
 from pyschedule.ir.visitors import (
     arrays,
@@ -52,7 +52,7 @@ from pyschedule.ir.visitors import (
 )
 from pyschedule.transforms.copies import renamed_counters
 from pyschedule.transforms.facts import Facts
-from pyschedule.transforms.nest import Body, Names, conjuncts, map_bodies, with_body
+from pyschedule.transforms.nest import Body, Names, conjuncts, map_bodies, margin_of, with_body
 from pyschedule.transforms.unroll_limits import operations
 
 Loops = tuple[For, ...]
@@ -211,14 +211,9 @@ def _tests(stmt: Stmt) -> Iterator[Known]:
     """Comparisons of indices that guard something."""
     for condition in _conditions(stmt):
         for test in conjuncts(condition):
-            if isinstance(test, Compare) and test.op in ("<", "<=", ">", ">=") and _compares_indices(test):
-                small, large = (test.left, test.right) if test.op[0] == "<" else (test.right, test.left)
-                least = 0 if test.op.endswith("=") else 1
-                yield test, build.TRUE, build.sub(build.sub(large, small), least)
-
-
-def _compares_indices(test: Compare) -> bool:
-    return test.dtype.name == "int64" and all(part.type == INT64 for part in (test.left, test.right))
+            margin = margin_of(test)
+            if margin is not None and all(part.type == INT64 for part in children(test)):
+                yield test, build.TRUE, margin
 
 
 def _conditions(stmt: Stmt) -> Iterator[Expr]:
