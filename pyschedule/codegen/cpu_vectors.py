@@ -256,7 +256,7 @@ class VectorWriter(WrappingWriter):
         return Code(f"({arms[0]} if {test} else {arms[1]})")
 
     def checked_index(self, expr: Call) -> Code:
-        args = [self.converted(arg, INT64).text for arg in expr.args]
+        args = self.check(expr)
         if self._active is None:
             return self.function("checked_index", args)
         lanes = lanes_of(expr.type)

@@ -227,7 +227,7 @@ class Expressions(Integers):
         if expr.function == "checked_index":
             index = self.lanes(expr.args[0], INT64, lanes)
             extent = f"{self.use('i64')}({self.signed(expr.args[1]).text})"
-            return self._apply("checked_index", "i64", self.status(), index, extent)
+            return self._apply("checked_index", "i64", self.status(), index, extent, self.check_number(expr))
         if expr.function in TESTS:
             element = held(element_of(expr.args[0].type))
             return self._apply("v" + expr.function, "b8", self.lanes(expr.args[0], element, lanes))

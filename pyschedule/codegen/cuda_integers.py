@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from pyschedule.codegen.ptx_names import SHORT
 from pyschedule.codegen.ranges import INT64_RANGE, Facts, fits_u32
 from pyschedule.errors import InternalError
+from pyschedule.ir import index_checks
 from pyschedule.ir.nodes import (
     BinOp,
     Broadcast,
@@ -31,6 +32,7 @@ from pyschedule.ir.nodes import (
     Const,
     Dim,
     Expr,
+    Location,
     Ramp,
     Select,
     UnaryOp,
@@ -133,6 +135,7 @@ class Integers(ABC):
         stride: Callable[[str, int], str],
         pointer: Callable[[str], str],
         status: Callable[[], str],
+        checks: Mapping[Location, int],
         readonly: Callable[[str], bool],
         use: Callable[[str], str],
     ) -> None:
@@ -144,6 +147,7 @@ class Integers(ABC):
         self.stride = stride
         self.pointer = pointer
         self.status = status
+        self.checks = checks
         self.readonly = readonly
         self.use = use
         self.offset_kind = "u32" if narrow else "i64"
@@ -275,16 +279,20 @@ class Integers(ABC):
 
     def _exact_call(self, expr: Call) -> Text:
         if expr.function == "checked_index":
-            index, extent = (self.signed(arg).text for arg in expr.args)
             i64 = self.use("i64")
-            return Text(
-                f"{self.use('checked_index')}({self.status()}, {i64}({index}), {i64}({extent}))", "i64", True
-            )
+            index, extent = (f"{i64}({self.signed(arg).text})" for arg in expr.args)
+            args = ", ".join([self.status(), index, extent, self.check_number(expr)])
+            return Text(f"{self.use('checked_index')}({args})", "i64", True)
         if expr.function in EXTREMES and all(held(element_of(arg.type)) == INT64 for arg in expr.args):
             kind = "u32" if all(fits_u32(self.facts.interval(arg)) for arg in expr.args) else "i64"
             args = ", ".join(self.typed_text(self.as_kind(arg, kind), kind) for arg in expr.args)
             return Text(f"{self.use(expr.function)}({args})", kind, True)
         return self.call(expr)
+
+    def check_number(self, expr: Call) -> str:
+        """The number of a check of an index, as it is told where the check fails."""
+        number = index_checks.UNKNOWN if expr.loc is None else self.checks.get(expr.loc, index_checks.UNKNOWN)
+        return f"{self.use('i64')}({number})"
 
     def typed_text(self, text: Text, kind: str) -> str:
         """Text whose Numba type is exactly `kind`: bare integer literals are wrapped, for intrinsics."""

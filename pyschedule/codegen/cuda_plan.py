@@ -12,6 +12,7 @@ from pyschedule.codegen.cuda_statements import Context, is_mapped, reads, shares
 from pyschedule.codegen.ptx_names import SHORT
 from pyschedule.codegen.ranges import constant_trip
 from pyschedule.errors import Unsupported
+from pyschedule.ir import index_checks
 from pyschedule.ir.build import constant
 from pyschedule.ir.nodes import (
     Alloc,
@@ -75,6 +76,7 @@ class Planner:
         self.workspaces: list[Workspace] = []
         self.arrays = arrays(kernel)
         self.types = variable_types(kernel)
+        self.checks = index_checks.numbers(kernel)
         self.function_names: set[str] = set()
 
     # ----------------------------------------------------------------------------------------- arrays
@@ -165,6 +167,7 @@ class Planner:
         return KernelWriter(
             arrays=dict(self.arrays),
             variable_types=self.types,
+            checks=self.checks,
             narrow=self.narrow,
             block=block,
             written=frozenset(written_arrays(group)),
@@ -411,6 +414,7 @@ class Planner:
             workspaces=tuple(self.workspaces),
             scalar_results=self.kernel.scalar_results,
             has_status=has_status,
+            checks=index_checks.messages(self.kernel),
             strict_math=self.kernel.strict_math,
             index_bits=index_bits,
             notes=tuple(self.notes),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +14,10 @@ GRID_LIMIT: Final = 65_535
 NOT_STARTED: Final = 0xFFFF
 #: Word 1 holds a poll's number below this, and above it a value of the poll's.
 POLL_NUMBERS: Final = 1 << 16
+#: The status words of a launch, of 64 bits: this and the number of the check that failed first, its index, its
+#: extent; zeros where none has failed.
+STATUS_WORDS: Final = 3
+STATUS_OFFSET: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,8 @@ class CudaProgram:
     arguments; a program of 64 is always valid.  `scalar_results` are written to a buffer of 8 bytes each.
     `polls`: the kernel can be stopped; once word 0 of its control array is not 0, launches end early, and word 1 is
     `value * 65536 + number` of a poll, or `NOT_STARTED` where a launch only found that it should not begin.
-    `has_status`: the kernel checks indices; a status word that is not 0 after a launch is an IndexError.
+    `has_status`: the kernel checks indices, and what its status words are after a launch says whether all were in
+    range (`raise_for_status`); `checks` are the messages for those that were not.
     `notes` tell what could not be mapped and runs in a single thread instead.
     """
 
@@ -127,10 +132,19 @@ class CudaProgram:
     workspaces: tuple[Workspace, ...] = ()
     scalar_results: tuple[Scalar, ...] = ()
     has_status: bool = False
+    checks: tuple[str, ...] = ()
     strict_math: bool = False
     index_bits: int = 32
     notes: tuple[str, ...] = field(default=())
     polls: bool = False
+
+    def raise_for_status(self, words: Sequence[int]) -> None:
+        """Raises `IndexError` where the status words tell of an index out of range."""
+        if words[0]:
+            from pyschedule.ir.index_checks import failure
+
+            error = failure(self.checks, words[0] - STATUS_OFFSET, words[1], words[2])
+            raise IndexError(f"{error}; the GPU ran to the end, and stored nothing there: do not use the results")
 
     def bindings(
         self, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, int | float]

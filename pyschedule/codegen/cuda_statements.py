@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import keyword
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -31,6 +31,7 @@ from pyschedule.ir.nodes import (
     Expr,
     For,
     If,
+    Location,
     Poll,
     Return,
     Stmt,
@@ -102,6 +103,7 @@ class StatementWriter(ABC):
     block: tuple[int, int, int]
     written: frozenset[str]
     intrinsics: set[str]
+    checks: Mapping[Location, int] = field(default_factory=dict)
     scalar_params: frozenset[str] = frozenset()
     launch: Body = ()
     result_types: tuple[Scalar, ...] = ()
@@ -131,6 +133,7 @@ class StatementWriter(ABC):
             stride=self.stride_parameter,
             pointer=self.pointer,
             status=self.status_parameter,
+            checks=self.checks,
             readonly=lambda array: array not in self.written,
             use=self.use,
         )

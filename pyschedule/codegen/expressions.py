@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pyschedule.errors import InternalError
-from pyschedule.ir import build
+from pyschedule.ir import build, index_checks
 from pyschedule.ir.nodes import (
     Array,
     BinOp,
@@ -29,6 +29,7 @@ from pyschedule.ir.nodes import (
     Expr,
     Kernel,
     Load,
+    Location,
     Ramp,
     Reduce,
     Select,
@@ -98,6 +99,7 @@ class ExpressionWriter:
         self.arrays: dict[str, Array] = {array.name: array for array in kernel.array_params}
         self.contract = not kernel.strict_math
         self._inline = 0
+        self._checks: dict[Location, int] | None = None
 
     # --------------------------------------------------------------------- what a back end may do otherwise
 
@@ -322,7 +324,14 @@ class ExpressionWriter:
         return self.function(_CALL_NAMES.get(expr.function, expr.function), args)
 
     def checked_index(self, expr: Call) -> Code:
-        return self.function("checked_index", [self.converted(arg, INT64).text for arg in expr.args])
+        return self.function("checked_index", self.check(expr))
+
+    def check(self, expr: Call) -> list[str]:
+        """The index, its extent, and the number of the check."""
+        if self._checks is None:
+            self._checks = index_checks.numbers(self.kernel)
+        number = index_checks.UNKNOWN if expr.loc is None else self._checks.get(expr.loc, index_checks.UNKNOWN)
+        return [*(self.converted(arg, INT64).text for arg in expr.args), str(number)]
 
     def ramp(self, expr: Ramp) -> Code:
         base = self.converted(expr.base, INT64).text

@@ -175,11 +175,7 @@ class CpuWriter(MemoryWriter):
     def launch(self, stmt: For, work: str, trips: str, given: str) -> None:
         """The loop on all threads."""
         call = f"{self.use('on_threads')}({work}, {trips}, ({given}))"
-        raises = outline.raises(stmt.body)
-        self.line(f"if {call}:" if raises else call, self.place(stmt.loc, f"loop {stmt.label} on threads"))
-        if raises:
-            with self.indented():
-                self.line('raise IndexError("index is out of range")')
+        self.line(call, self.place(stmt.loc, f"loop {stmt.label} on threads"))
         self.leave_with_others(stmt)
 
     def leave_with_others(self, stmt: For) -> None:

@@ -10,7 +10,6 @@ from pyschedule.ir.nodes import (
     Array,
     Assign,
     Break,
-    Call,
     Dim,
     Expr,
     For,
@@ -170,8 +169,3 @@ def shared_arrays(kernel: Kernel) -> frozenset[str]:
         if loop.mapping == "parallel":
             found |= (read_arrays(loop.body) | written_arrays(loop.body)) - set(local_arrays(loop.body))
     return frozenset(found)
-
-
-def raises(body: Body) -> bool:
-    """Whether a body checks an index."""
-    return any(isinstance(part, Call) and part.function == "checked_index" for part in expressions(body))

@@ -15,6 +15,7 @@ from typing import Any, Final
 from llvmlite import ir
 from numba.cuda import cgutils, types
 
+from pyschedule.codegen.cuda_program import STATUS_OFFSET
 from pyschedule.codegen.ptx import (
     BIT,
     INT32,
@@ -352,11 +353,13 @@ def _reduce_rule(operation: Lane) -> Rule:
     return rule
 
 
-def _checked_index_rule(status: Any, index: Any, extent: Any) -> Any:
-    """A Python index made one in `0 <= result < extent`; out of range: 0, and the status word is set."""
+def _checked_index_rule(status: Any, index: Any, extent: Any, number: Any) -> Any:
+    """A Python index made one in `0 <= result < extent`; out of range: 0, and the first in a launch to be so writes
+    the status words."""
 
     def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        word = b.inttoptr(args[0], ir.PointerType(INT32, 1))
+        words = b.inttoptr(args[0], ir.PointerType(INT64, 1))
+        told = b.add(args[3], constant(INT64, STATUS_OFFSET))
         count = args[2]
         parts = []
         for given in _lanes_of_value(b, index, args[1]):
@@ -364,11 +367,14 @@ def _checked_index_rule(status: Any, index: Any, extent: Any) -> Any:
             wrapped = b.select(negative, b.add(given, count), given)
             fits = b.icmp_unsigned("<", wrapped, count)
             with b.if_then(b.not_(fits)):
-                b.store(ir.Constant(INT32, 1), word)
+                seen = b.cmpxchg(words, constant(INT64, 0), told, "monotonic", "monotonic")
+                with b.if_then(b.extract_value(seen, 1)):
+                    for place, value in ((1, given), (2, count)):
+                        b.store(value, b.gep(words, [constant(INT64, place)]))
             parts.append(b.select(fits, wrapped, constant(INT64, 0)))
         return _gathered(b, index, parts)
 
-    return index(types.uint64, index, types.int64), code
+    return index(types.uint64, index, types.int64, types.int64), code
 
 
 def _in_range_rule(index: Any, extent: Any) -> Any:
@@ -388,7 +394,7 @@ def _in_range_rule(index: Any, extent: Any) -> Any:
 _FIXED: Final[dict[str, tuple[int, Rule]]] = {
     "vselect": (3, _select_rule),
     "vfma": (3, _fma_rule),
-    "checked_index": (3, _checked_index_rule),
+    "checked_index": (4, _checked_index_rule),
     "in_range": (2, _in_range_rule),
 }
 _SIZED = re.compile(r"^(splat|ramp)(\d+)$")

@@ -321,13 +321,6 @@ def reduction(op: str, type_: Type) -> Function:
     return lambda value: own(functools.reduce(step, value)[()])
 
 
-def check_index(index: int, extent: int) -> int:
-    """Python's index, negative from the end, as one from the start."""
-    if not -extent <= index < extent:
-        raise IndexError(f"index {index} is out of bounds for an axis of size {extent}")
-    return index + extent if index < 0 else index
-
-
 def garbage(dtype: Scalar, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """An array that nobody has written: NaN, or a pattern that no sum of small numbers hits."""
     array = np.empty(shape, numpy_dtype(dtype.name))

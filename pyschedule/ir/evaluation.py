@@ -16,6 +16,7 @@ import numpy as np
 from pyschedule.errors import InternalError
 from pyschedule.ir import arithmetic
 from pyschedule.ir.arithmetic import numpy_dtype
+from pyschedule.ir.index_checks import explicit
 from pyschedule.ir.nodes import (
     BinOp,
     BoolOp,
@@ -177,14 +178,14 @@ class Expressions:
     def _checked_index(self, expr: Call) -> Evaluate:
         index, extent = (self._operand(arg, expr, INT64) for arg in expr.args)
         if not isinstance(expr.type, Vector):
-            return lambda env: arithmetic.check_index(index(env), extent(env))
+            return lambda env: explicit(index(env), extent(env), expr.loc)
         partial = self.lazy or self.lenient
 
         def check(env: Env) -> Any:
             indices, extents = index(env), extent(env)
             lanes = env.get(LANES) if partial else None
             for lane in range(len(indices)) if lanes is None else np.flatnonzero(lanes):
-                arithmetic.check_index(indices[lane], extents[lane])
+                explicit(indices[lane], extents[lane], expr.loc)
             return np.where(indices < 0, indices + extents, indices)
 
         return check

@@ -70,6 +70,15 @@ def require(plan: Plan, index: int, named: Named) -> None:
     raise ValueError(test.message.format(**named))
 
 
+def outside(plan: Plan, error: IndexError) -> None:
+    """Raises the error of compiled code in the words of the plan; nothing where it is another error."""
+    from pyschedule.codegen.simd.faults import IndexFault
+    from pyschedule.ir import index_checks
+
+    if isinstance(error, IndexFault):
+        raise index_checks.failure(plan.checks, *error.args) from None
+
+
 def condition(tests: Iterable[Test], names: tuple[str, ...]) -> Callable[..., Any]:
     """A function of arguments of these names: whether all tests hold of them."""
     return _evaluator(" and ".join(test.test for test in tests) or "True", names)
@@ -108,6 +117,7 @@ _COMMON: Final[Named] = {
     "_ps_apart": arguments.check_apart,
     "_ps_range": arguments.check_range,
     "_ps_require": require,
+    "_ps_outside": outside,
     "_ps_empty": np.empty,
     "_ps_u16": np.uint16,
     "_ps_float32": np.float32,
@@ -179,12 +189,16 @@ def _source(
         f"{name}.view(_ps_u16)" if name in plan.halves else conversions[name][0] if name in conversions else name
         for name in plan.params
     )
-    entry = _entry(plan, mode)
+    call = f"{_entry(plan, mode)}({passed})"
     if plan.polls:
         passed = f"({passed}{',' if passed else ''})"
-        lines.append(f"    _ps_values = _ps_run({entry}, {passed}, _ps_plan.polls, {plan.work})")
+        call = f"_ps_run({_entry(plan, mode)}, {passed}, _ps_plan.polls, {plan.work})"
+    if plan.checks:
+        lines += ["    try:", f"        _ps_values = {call}"]
+        lines.append("    except IndexError as _ps_error:")
+        lines += ["        _ps_outside(_ps_plan, _ps_error)", "        raise"]
     else:
-        lines.append(f"    _ps_values = {entry}({passed})")
+        lines.append(f"    _ps_values = {call}")
     returned = [item if isinstance(item, str) else _result(item, plan.results[item], plan) for item in plan.returns]
     if returned:
         lines.append(f"    return {', '.join(returned)}")

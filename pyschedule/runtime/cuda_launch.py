@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pyschedule.codegen.cuda_program import CudaProgram, Launch, Parameter
+from pyschedule.codegen.cuda_program import STATUS_WORDS, CudaProgram, Launch, Parameter
 from pyschedule.ir.types import Scalar
 from pyschedule.runtime import cuda_toolchain
 from pyschedule.runtime.cancellation import Calls, Control, Interrupts, Places, wait
@@ -201,7 +201,7 @@ class CudaKernel:
             strides[workspace.name] = tuple(
                 int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape))
             )
-        status = driver.allocate(16, stream, True) if program.has_status else (0, None)
+        status = driver.allocate(8 * STATUS_WORDS, stream, True) if program.has_status else (0, None)
         results = (
             driver.allocate(8 * len(program.scalar_results), stream, True) if program.scalar_results else (0, None)
         )
@@ -225,8 +225,9 @@ class CudaKernel:
             control = self._watched(launch, stream)
         else:
             launch(0)
-        if program.has_status and int.from_bytes(driver.read(status[1], 4, stream), "little"):
-            raise IndexError("an index is out of range (the store it belonged to was left out)")
+        if program.has_status:
+            words = driver.read(status[1], 8 * STATUS_WORDS, stream)
+            program.raise_for_status(np.frombuffer(words, np.int64).tolist())
         if control is not None:
             self._calls.settle(control)
         if not program.scalar_results:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyschedule.codegen.cuda_program import CudaProgram, Launch
+from pyschedule.codegen.cuda_program import STATUS_WORDS, CudaProgram, Launch
 from pyschedule.runtime.lockstep_interpreter import Function, functions_of
 from pyschedule.runtime.lockstep_memory import (
     BarrierDivergenceError,
@@ -89,7 +89,7 @@ def run(
         strides[workspace.name] = tuple(
             int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape))
         )
-    status = Word("status", np.zeros(1, np.int32))
+    status = Word("status", np.zeros(STATUS_WORDS, np.int64))
     results = Word("results", np.zeros(8 * max(1, len(program.scalar_results)), np.uint8))
     control = Control(stop_at)
     functions = functions_of(program.source)
@@ -101,8 +101,7 @@ def run(
                 for parameter in launch.parameters
             ]
             blocks += _launch(functions[launch.function], launch, arguments, bindings, buffers)
-    if status.data[0]:
-        raise IndexError("an index is out of range (the store it belonged to was left out)")
+    program.raise_for_status(status.data.tolist())
     found = tuple(
         results.data[8 * n :].view(stored_dtype_of(dtype.name))[0] for n, dtype in enumerate(program.scalar_results)
     )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pyschedule.codegen.cuda_program import STATUS_OFFSET
 from pyschedule.codegen.ptx_names import MemoryName
 from pyschedule.runtime import lockstep_ops
 from pyschedule.runtime.lockstep_memory import Buffer, Clock, LocalArray, LockstepError, Word, poison
@@ -204,10 +205,13 @@ def write_element(machine: Machine, base: Value, offset: Value, value: Value) ->
         base.store(offsets, values, machine.numbers[mask], machine.clock)
 
 
-def checked_index(machine: Machine, status: Word, index: Value, extent: Value) -> Value:
+def checked_index(machine: Machine, status: Word, index: Value, extent: Value, number: Value) -> Value:
     fits = lockstep_ops.in_range(index, extent)
     wrapped = np.where(index < 0, index + extent, index)
     active = machine.mask[:, None] if np.ndim(index) == 2 else machine.mask
-    if (np.broadcast_to(~fits, np.broadcast_shapes(np.shape(fits), active.shape)) & active).any():
-        status.data[0] = 1
+    shape = np.broadcast_shapes(np.shape(fits), active.shape)
+    outside = np.flatnonzero(np.broadcast_to(~fits, shape) & active)
+    if outside.size and not status.data[0]:
+        given = np.broadcast_to(index, shape).flat[outside[0]]
+        status.data[:] = STATUS_OFFSET + np.max(number), given, np.max(extent)  # the same in all threads
     return np.where(fits, wrapped, 0)

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pyschedule.ir import nodes
+from pyschedule.ir import index_checks, nodes
 from pyschedule.ir.nodes import Array, For, Kernel
 from pyschedule.ir.printer import format_expr
 from pyschedule.ir.signature import Shaped, Signature
@@ -332,6 +332,7 @@ def plan_of(lowering: Lowering, *, cache: bool) -> Plan:
         records=lowering.log.records,
         polled=bool(lowering.definition.schedule.for_target(lowering.target.kind).of(Poll)),
         polls=tuple(stmt.places for stmt in walk(kernel.body) if isinstance(stmt, nodes.Poll)),
+        checks=index_checks.messages(kernel),
     )
     if lowering.target.kind == "cuda":
         return replace(plan, cuda=lowering.cuda_program)

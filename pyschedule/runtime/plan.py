@@ -44,7 +44,8 @@ class Plan:
     `returns` and `results` are `Kernel.returns` and `Kernel.scalar_results`.  `tests` refuse arguments; where one
     of the `assumptions` does not hold, the plan for the checked signature is the one to take.  `records` are the
     log.  `polled`: the kernel can be stopped; `polls` has the places of each of its polls (`ir.nodes.Poll`), and is
-    empty where it is always short, so that it has none.
+    empty where it is always short, so that it has none.  `checks`: what is wrong where a check of an index fails,
+    by its number (`ir.index_checks`).
 
     On a CPU `work` estimates the work of a call (`hostcode`), `serial` is its program and `parallel` another
     one that uses threads, absent where no loop runs in parallel.  On a GPU `cuda` is its program for 32-bit
@@ -69,3 +70,4 @@ class Plan:
     cuda: CudaProgram | None = None
     polled: bool = False
     polls: tuple[tuple[str, ...], ...] = ()
+    checks: tuple[str, ...] = ()

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from pyschedule.analysis.bounds import CHECK, PLAIN, SHIFT, Bounds, analyse
 from pyschedule.ir.build import ZERO, add
-from pyschedule.ir.nodes import Array, Call, Cast, Compare, Expr, Kernel, Load, Location, Select, Stmt, Store
+from pyschedule.ir.index_checks import check
+from pyschedule.ir.nodes import Array, Cast, Compare, Expr, Kernel, Load, Select, Stmt, Store
 from pyschedule.ir.types import INT64
 from pyschedule.ir.visitors import Body, arrays, bodies, map_children
 
@@ -44,32 +45,34 @@ class _Rewriter:
     def statement(self, stmt: Stmt) -> Stmt:
         decision = next(self.decisions) if isinstance(stmt, Store) else ()
         new: Stmt = map_children(stmt, self.expression)
-        if isinstance(new, Store):
-            new = dataclasses.replace(new, indices=self.explicit(new, decision))
+        if isinstance(stmt, Store) and isinstance(new, Store):
+            new = dataclasses.replace(new, indices=self.explicit(stmt, new.indices, decision))
         changes = {name: self.body(getattr(new, name)) for name in ("body", "orelse") if hasattr(new, name)}
         return dataclasses.replace(new, **changes) if any(bodies(new)) else new
 
     def expression(self, expr: Expr) -> Expr:
         decision = next(self.decisions) if isinstance(expr, Load) else ()
         new: Expr = map_children(expr, self.expression)
-        if isinstance(new, Load):
-            indices = self.explicit(new, decision)
+        if isinstance(expr, Load) and isinstance(new, Load):
+            indices = self.explicit(expr, new.indices, decision)
             new = new if indices == new.indices else dataclasses.replace(new, indices=indices)
         return new
 
-    def explicit(self, access: Load | Store, decision: tuple[str, ...]) -> tuple[Expr, ...]:
-        shape = self.arrays[access.array].shape
-        parts = zip(access.indices, shape, decision, strict=True)
-        return tuple(_explicit(*part, access.loc) for part in parts)
+    def explicit(
+        self, access: Load | Store, indices: tuple[Expr, ...], decision: tuple[str, ...]
+    ) -> tuple[Expr, ...]:
+        """What becomes of the indices of an access as it is written, of which some have changed inside already."""
+        parts = zip(indices, self.arrays[access.array].shape, decision, strict=True)
+        return tuple(_explicit(*part, access, axis) for axis, part in enumerate(parts))
 
 
-def _explicit(index: Expr, extent: Expr, decision: str, loc: Location | None) -> Expr:
+def _explicit(index: Expr, extent: Expr, decision: str, access: Load | Store, axis: int) -> Expr:
     if decision == PLAIN:
         return index
     if index.type != INT64:
         index = Cast(INT64, index)
     if decision == CHECK:
-        return Call("checked_index", (index, extent), INT64, loc)
+        return check(index, access, axis, extent)
     if decision == SHIFT:
         return add(extent, index)
     return Select(Compare("<", index, ZERO, INT64), add(index, extent), index, INT64)

@@ -301,7 +301,7 @@ def test_an_error_in_nested_parallel_loops_is_raised_by_the_call(groups: int) ->
     call(function, kernel, data, {})
     np.testing.assert_array_equal(data["y"], 0)
     data["x"][groups - 1, 4] = 9
-    with pytest.raises(IndexError, match="out of range"):
+    with pytest.raises(IndexError, match=r"-1, 9, 5"):
         call(function, kernel, data, {})
 
 
@@ -316,7 +316,7 @@ def test_an_index_error_of_a_thread_is_raised_by_the_call() -> None:
     for place in (0, 19):
         data["where"] = np.arange(20) % 5
         data["where"][place] = 77
-        with pytest.raises(IndexError, match="out of range"):
+        with pytest.raises(IndexError, match=r"-1, 77, 5"):
             call(function, kernel, data, {})
 
 

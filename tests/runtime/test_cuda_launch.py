@@ -105,9 +105,10 @@ def test_the_status_word_raises() -> None:
     arrays = {"I": on_device(4, dtype="int64"), "X": on_device(4), "Y": on_device(4)}
     driver = FakeDriver()
     made(checked(), driver)(arrays, {})
-    assert driver.allocated == [(16, True)]
-    with pytest.raises(IndexError):
-        made(checked(), FakeDriver({1: b"\1\0\0\0"}))(arrays, {})
+    assert driver.allocated == [(24, True)]
+    words = np.array([1, -7, 4], np.int64).tobytes()
+    with pytest.raises(IndexError, match="index -7 is out of bounds for an axis of extent 4"):
+        made(checked(), FakeDriver({1: words}))(arrays, {})
 
 
 def test_an_empty_array_gets_memory_that_a_checked_index_may_read() -> None:

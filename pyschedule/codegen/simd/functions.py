@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import ir
 from numba.core import cgutils, types
 
 from pyschedule.codegen.simd import elementary
 from pyschedule.codegen.simd.arithmetic import call_library, compare, elementwise, magnitude
+from pyschedule.codegen.simd.faults import raise_index_fault
 from pyschedule.codegen.simd.types import (
     BIT,
     broadcast,
@@ -174,49 +176,56 @@ isfinite = _classified(_against_infinity("<"))
 # ---------------------------------------------------------------------------------------- checked indices
 
 
-def _check(context: Any, builder: Any, index: Any, extent: Any, mask: Any) -> Any:
-    """`index`, counted from the end where negative; IndexError where a lane that is on is out of range."""
+def _check(context: Any, builder: Any, index: Any, extent: Any, number: Any, mask: Any) -> Any:
+    """`index`, counted from the end where negative; `IndexFault` where a lane that is on is out of range."""
     lanes = lanes_in(index)
-    if lanes > 1:
-        extent = broadcast(builder, extent, lanes)
+    extents = broadcast(builder, extent, lanes)
     negative = builder.icmp_signed("<", index, constant(index.type, 0))
-    explicit = builder.select(negative, builder.add(index, extent), index)
-    outside = builder.icmp_unsigned(">=", explicit, extent)
+    explicit = builder.select(negative, builder.add(index, extents), index)
+    outside = builder.icmp_unsigned(">=", explicit, extents)
     if mask is not None:
         outside = builder.and_(outside, mask)
+    any_outside = outside
     if lanes > 1:
-        outside = call_intrinsic(builder, "vector.reduce.or", BIT, [outside], [outside.type])
-    with cgutils.if_unlikely(builder, outside):
-        context.call_conv.return_user_exc(builder, IndexError, ("index is out of range",))
+        any_outside = call_intrinsic(builder, "vector.reduce.or", BIT, [outside], [outside.type])
+    with cgutils.if_unlikely(builder, any_outside):
+        given = index
+        if lanes > 1:
+            bits = builder.bitcast(outside, ir.IntType(lanes))
+            first = call_intrinsic(builder, "cttz", bits.type, [bits, BIT(1)], [bits.type])
+            given = builder.extract_element(index, first)
+        raise_index_fault(context, builder, number, given, extent)
     return explicit
 
 
 def _typed_index(index: Any, extent: Any) -> Any:
     index, extent = plain(index), plain(extent)
-    return (index, extent) if element_of(index) == types.int64 and extent == types.int64 else None
+    return (index, extent, types.int64) if element_of(index) == types.int64 and extent == types.int64 else None
 
 
 @intrinsic
-def checked_index(_typing: Any, index: Any, extent: Any) -> Any:
-    """A Python index (or a vector of them) as an offset from the front; raises `IndexError`."""
+def checked_index(_typing: Any, index: Any, extent: Any, number: Any) -> Any:
+    """A Python index (or a vector of them) as an offset from the front; raises an `IndexFault` with `number`."""
     operands = _typed_index(index, extent)
     if operands is None:
         return None
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return _check(context, builder, args[0], args[1], None)
+        index, extent, number = args
+        return _check(context, builder, index, extent, number, None)
 
     return operands[0](*operands), codegen
 
 
 @intrinsic
-def checked_index_masked(_typing: Any, index: Any, extent: Any, mask: Any) -> Any:
+def checked_index_masked(_typing: Any, index: Any, extent: Any, number: Any, mask: Any) -> Any:
     """As `checked_index`, of the lanes that are on; the others may hold anything."""
     operands = _typed_index(index, extent)
     if operands is None or lanes_of(mask) not in (1, lanes_of(index)):
         return None
 
     def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return _check(context, builder, args[0], args[1], broadcast(builder, args[2], lanes_in(args[0])))
+        index, extent, number, mask = args
+        return _check(context, builder, index, extent, number, broadcast(builder, mask, lanes_in(index)))
 
     return operands[0](*operands, mask), codegen

@@ -14,8 +14,9 @@ from weakref import WeakKeyDictionary
 
 import numba
 from llvmlite import ir
-from numba.core import cgutils, compiler, types
+from numba.core import callconv, cgutils, compiler, types
 
+from pyschedule.codegen.simd.faults import forget, raise_again
 from pyschedule.codegen.simd.passes import FewerPasses, Part
 from pyschedule.codegen.simd.types import INT32, INT64, intrinsic
 
@@ -23,8 +24,8 @@ _BYTES = ir.IntType(8).as_pointer()
 _WORDS = INT64.as_pointer()
 _PIECES = ir.FunctionType(ir.VoidType(), [_BYTES.as_pointer(), _WORDS, _WORDS, _BYTES])
 _PARALLEL_FOR = ir.FunctionType(ir.VoidType(), [_BYTES] * 5 + [INT64] * 3)
-#: What all threads see: the arguments, the number of pieces, and whether a piece failed.
-_ARGUMENTS, _COUNT, _FAILED = range(3)
+#: What all threads see: the arguments, the number of pieces, and the description of the first error, 0 before.
+_ARGUMENTS, _COUNT, _FAULT = range(3)
 
 
 #: What has been compiled to become a part of the programs that call it, by function and types.
@@ -53,8 +54,8 @@ def _part(context: Any, function: Any, arguments: Any) -> Any:
 @intrinsic
 def on_threads(_typing: Any, work: Any, trips: Any, arguments: Any) -> Any:
     """Calls `work(piece, pieces, *arguments)` for each of `min(threads, trips)` pieces on a thread of its own, and
-    waits; whether one of them raised an error.  `work` is a jitted function without a result, which becomes a part
-    of the program that calls this: it is never compiled for itself.
+    waits; raises the error of one of those that raised one.  `work` is a jitted function without a result, which
+    becomes a part of the program that calls this: it is never compiled for itself.
 
     Threads must have been started before machine code that calls this is loaded: `numba.get_num_threads()` does it.
     """
@@ -70,14 +71,16 @@ def on_threads(_typing: Any, work: Any, trips: Any, arguments: Any) -> Any:
         wanted = context.cast(builder, args[1], signature.args[1], types.int64)
         count = builder.select(builder.icmp_signed("<", wanted, threads), wanted, threads)
         shared = cgutils.alloca_once(builder, shared_type)
-        for place, value in ((_ARGUMENTS, packed), (_COUNT, count), (_FAILED, INT64(0))):
+        for place, value in ((_ARGUMENTS, packed), (_COUNT, count), (_FAULT, INT64(0))):
             builder.store(value, cgutils.gep_inbounds(builder, shared, 0, place))
         with builder.if_then(builder.icmp_signed(">", count, INT64(0))):
             _launch(builder, pieces, shared, count, threads)
-        failed = builder.load(cgutils.gep_inbounds(builder, shared, 0, _FAILED))
-        return builder.icmp_signed("!=", failed, INT64(0))
+        fault = builder.load(cgutils.gep_inbounds(builder, shared, 0, _FAULT))
+        with cgutils.if_unlikely(builder, builder.icmp_unsigned("!=", fault, INT64(0))):
+            raise_again(context, builder, builder.inttoptr(fault, callconv.excinfo_ptr_t))
+        return context.get_dummy_value()
 
-    return types.boolean(work, trips, arguments), codegen
+    return types.none(work, trips, arguments), codegen
 
 
 @intrinsic
@@ -142,8 +145,12 @@ def _pieces(context: Any, module: Any, program: Any, shared_type: Any) -> Any:
     with cgutils.for_range(builder, builder.load(dimensions)) as loop:
         given = [builder.add(first, loop.index), count, *arguments]
         status, _ = context.call_internal_no_propagate(builder, program.fndesc, program.signature, given)
-        with builder.if_then(status.is_error):
-            builder.store(INT64(1), cgutils.gep_inbounds(builder, shared, 0, _FAILED))
+        with cgutils.if_unlikely(builder, status.is_error):
+            place = cgutils.gep_inbounds(builder, shared, 0, _FAULT)
+            own = builder.ptrtoint(status.excinfoptr, INT64)
+            seen = builder.cmpxchg(place, INT64(0), own, "monotonic", "monotonic")
+            with builder.if_then(builder.not_(builder.extract_value(seen, 1))):
+                forget(context, builder, status.excinfoptr)
     builder.ret_void()
     return function
 
