@@ -161,9 +161,9 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
 
 @cache
 def on_matrix_unit(dtype: str) -> bool:
-    """Whether this machine has a matrix unit for such elements."""
-    unit = integer_sum_kernel.lower(*[spec("int32[1, 1]")] * 2, 1, 1).target.matrix
-    return unit is not None and dtype in unit.types
+    """Whether this machine has a matrix unit, or instructions like one's, for such elements."""
+    units = integer_sum_kernel.lower(*[spec("int32[1, 1]")] * 2, 1, 1).target.matrix
+    return any(dtype in unit.types for unit in units)
 
 
 # ------------------------------------------------------------------------------------------------- the nests

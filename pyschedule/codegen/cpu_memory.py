@@ -24,8 +24,10 @@ from pyschedule.ir import build
 from pyschedule.ir.blocks import MatrixProduct, Pack, TransposedStores
 from pyschedule.ir.nodes import Alloc, Array, Assign, Const, Expr, Kernel, Load, Prefetch, Stmt, Store, Var
 from pyschedule.ir.types import Scalar, Vector, element_of, lanes_of
-from pyschedule.ir.visitors import Body, contains, expressions, variables, walk, walk_expr, written_variables
+from pyschedule.ir.visitors import Body, expressions, variables, walk, walk_expr, written_variables
 
+#: The units that are instructions on vector registers, and whether these multiply and add to a sum at once.
+DOT_PRODUCTS = {"AVX-512 VNNI": True, "AVX-512": False}
 #: Local arrays of at most this many bytes (and of constant extents) lie in the stack frame.
 STACK_BYTES = 4096
 
@@ -291,7 +293,7 @@ class MemoryWriter(VectorWriter):
             *(self.array(stmt.array), self.offset(self.address(array, stmt.indices))),
             *(self.index(strides[axis]) for axis in stmt.axes),
             *(self.index(stmt.lanes), self.index(stmt.depth)),
-            *map(str, (groups, width // stmt.group, stmt.group)),
+            *map(str, (groups, width // stmt.group, stmt.group, stmt.zero_point)),
         ]
         if not stmt.spare:
             self.line(self.function("pack", arguments).text, self.place(stmt.loc))
@@ -313,18 +315,27 @@ class MemoryWriter(VectorWriter):
         operand = [self.array(packed), "0"]
         if stmt.copied or stmt.left_axes is None:
             operand[1] = self._block(self.arrays[packed], (*place, build.ZERO))
+        result = [
+            *(self.array(stmt.array), self.offset(self.address(array, stmt.indices))),
+            self.index(self.strides(array)[stmt.axes[0]]),
+            *(self.index(stmt.rows), self.index(stmt.columns)),
+        ]
+        columns = [self.array(stmt.right), self._block(right, (*stmt.right_place, build.ZERO))]
+        if stmt.unit in DOT_PRODUCTS:
+            fixed = [stmt.height, width, int(stmt.fresh), stmt.zero_point, int(DOT_PRODUCTS[stmt.unit])]
+            arguments = [*result, *operand, *columns, self.index(stmt.depth), *map(str, fixed)]
+            self.line(self.function("dot_products", arguments).text, self.place(stmt.loc))
+            return
         there = [operand[0], "0", "0", "0"]
         if stmt.left_axes is not None:
             step = self.index(self.strides(left)[stmt.left_axes[0]])
             lies = self.lies_well(left) if stmt.copied else "1"
             there = [self.array(stmt.left), self.offset(self.address(left, stmt.left_place)), step, lies]
         arguments = [
-            *(self.array(stmt.array), self.offset(self.address(array, stmt.indices))),
-            self.index(self.strides(array)[stmt.axes[0]]),
-            *(self.index(stmt.rows), self.index(stmt.columns)),
+            *result,
             *operand,
             *there,
-            *(self.array(stmt.right), self._block(right, (*stmt.right_place, build.ZERO))),
+            *columns,
             self.index(stmt.depth),
             *(str(stmt.height), str(width), str(int(stmt.fresh)), str(["", "left", "right"].index(stmt.passing))),
         ]
@@ -334,7 +345,8 @@ class MemoryWriter(VectorWriter):
     @contextmanager
     def matrix_unit(self, *body: Stmt) -> Iterator[None]:
         """The statements written meanwhile find the matrix unit set up, if they need it."""
-        here = not self.unit_is_set_up and contains(body, MatrixProduct)
+        tiles = (isinstance(stmt, MatrixProduct) and stmt.unit not in DOT_PRODUCTS for stmt in walk(body))
+        here = not self.unit_is_set_up and any(tiles)
         if here:
             self.line(f"{self.use('set_up_matrix_unit')}()")
             self.unit_is_set_up = True

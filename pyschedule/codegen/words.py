@@ -19,7 +19,7 @@ _SIMD: Final = """
     first_to_leave stop_requested
     stay_rolled unroll_by unroll_fully
     keep_busy on_this_thread on_threads
-    begins_at_lines matrix_product pack release_matrix_unit set_up_matrix_unit
+    begins_at_lines dot_products matrix_product pack release_matrix_unit set_up_matrix_unit
     fence prefetch prefetch_for_writing store_masked_streaming store_streaming streams
     gather gather_masked head load load_masked load_strided load_strided_masked load_vector ramp scatter_masked
     scratch splat stack store store_masked store_strided_masked store_transposed stride

@@ -31,10 +31,11 @@ def pack(compiler: Expressions, stmt: Pack) -> Evaluate:
         if block.ndim != 2:
             raise InternalError(f"`{text}` fills no block of two axes")
         groups, width = block.shape[0], block.shape[1] // stmt.group
-        whole = np.zeros((width, groups * stmt.group), block.dtype)
+        whole = np.full((width, groups * stmt.group), stmt.zero_point, block.dtype)
         valid = (max(0, min(lanes(env), width)), max(0, min(depth(env), groups * stmt.group)))
         if all(valid):
-            whole[: valid[0], : valid[1]] = _block(env[stmt.array], start(env), stmt.axes, valid, text)
+            values = _block(env[stmt.array], start(env), stmt.axes, valid, text)
+            whole[: valid[0], : valid[1]] = values.astype(np.int64) + stmt.zero_point if stmt.zero_point else values
         block[...] = whole.reshape(width, groups, stmt.group).swapaxes(0, 1).reshape(block.shape)
 
     return fill
@@ -63,7 +64,7 @@ def product(compiler: Expressions, stmt: MatrixProduct) -> Evaluate:
         total: Values = np.zeros((len(left), len(right)), wide)
         for first in range(0, count, step):
             one, other = (side[:, first : first + step].astype(wide) for side in (left, right))
-            total = total + np.matmul(one, other.T)
+            total = total + np.matmul(np.subtract(one, wide(stmt.zero_point)), other.T)
         old = 0 if stmt.fresh else block.astype(wide)
         block[...] = (total[: block.shape[0], : block.shape[1]] + old).astype(memory.dtype)
 

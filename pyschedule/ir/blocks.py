@@ -19,6 +19,7 @@ class Pack(Stmt):
     The element at lane `l` and depth `d` of the block goes to `tile[*place, d // group, l * group + d % group]`,
     for all `l` and `d` that the last two axes of `tile` hold.  It is the element of `array` at `indices`, moved by
     `l` along the first of `axes` and by `d` along the second, where `l < lanes` and `d < depth`; zero elsewhere.
+    `zero_point` is added to all of them, and they are converted to the type of `tile`, which holds each.
     `spare`: every product that reads the block reads it from `array` where that lies well, and it may be left out.
     """
 
@@ -31,6 +32,7 @@ class Pack(Stmt):
     depth: Expr = field(metadata=CHILD)
     group: int
     spare: bool = False
+    zero_point: int = 0
     loc: Location | None = field(default=None, compare=False)
 
 
@@ -46,6 +48,8 @@ class MatrixProduct(Stmt):
     `depth` counts elements; `height` is how many rows a whole block has.
     Rows and columns that `rows` and `columns` leave out are not written, nor read where they lie.  `fresh`: what
     the block held is overwritten, not added to.  Sums are float32 for halves and int32, which wraps, for integers.
+    `zero_point` has been added to each element of a packed `left`, and is not part of the sums.
+    `unit` makes it, by its name in the target's table.
     `loops`: the user's loops that it stands for, as (name, ordinal); `meaning`: the statements that it stands for.
     `passing` is a hint: `"left"` or `"right"`, of which the next product takes another block, while it takes the
     same one of the other operand.
@@ -67,6 +71,8 @@ class MatrixProduct(Stmt):
     copied: str = ""
     copied_place: tuple[Expr, ...] = field(default=(), metadata=CHILD)
     passing: str = ""
+    zero_point: int = 0
+    unit: str = "AMX"
     loops: tuple[tuple[str, int], ...] = ()
     meaning: tuple[Stmt, ...] = field(default=(), metadata=MEANING, compare=False)
     loc: Location | None = field(default=None, compare=False)

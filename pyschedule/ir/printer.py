@@ -341,7 +341,8 @@ def _(stmt: Pack) -> list[str]:
     block = _block_of(stmt.array, stmt.indices, dict(zip(stmt.axes, (stmt.lanes, stmt.depth), strict=True)))
     groups = f", {stmt.group} of depth side by side" if stmt.group > 1 else ""
     spare = ", unless it lies well" if stmt.spare else ""
-    return [f"{_block_of(stmt.tile, stmt.place, {})} = pack({block}{groups}{spare})"]
+    moved = f" {'+' if stmt.zero_point > 0 else '-'} {abs(stmt.zero_point)}" if stmt.zero_point else ""
+    return [f"{_block_of(stmt.tile, stmt.place, {})} = pack({block}{moved}{groups}{spare})"]
 
 
 @_lines.register
@@ -351,6 +352,7 @@ def _(stmt: MatrixProduct) -> list[str]:
     left = _block_of(stmt.left, stmt.left_place, left_extents)
     right = _block_of(stmt.right, stmt.right_place, {})
     left += f" or {_block_of(stmt.copied, stmt.copied_place, {})}" if stmt.copied else ""
+    left += f" {'-' if stmt.zero_point > 0 else '+'} {abs(stmt.zero_point)}" if stmt.zero_point else ""
     product = f"matrix_product({left}, {right}, depth={format_expr(stmt.depth)})"
     return [f"{target} {'=' if stmt.fresh else '+='} {product}"]
 

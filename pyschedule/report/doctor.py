@@ -66,7 +66,7 @@ def _cpu() -> dict[str, str]:
         "cpu": f"{target.arch}, {target.cores} cores",
         "cpu features": " ".join(found) or "none of " + " ".join(_FEATURES),
         "vectors": f"{8 * target.vector_bytes} bits, {target.vector_registers} registers",
-        "matrix unit": f"{target.matrix.name}, of {', '.join(target.matrix.types)}" if target.matrix else "none",
+        "matrix unit": "; ".join(f"{unit.name}, of {', '.join(unit.types)}" for unit in target.matrix) or "none",
     }
 
 

@@ -11,25 +11,41 @@ from dataclasses import dataclass
 from functools import cache
 
 from pyschedule.errors import ScheduleError
+from pyschedule.ir.types import Scalar
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixUnit:
-    """Registers that hold tiles of matrices: `rows` rows of `row_bytes` bytes each.
+    """What multiplies tiles of matrices: of `rows` rows, of `row_bytes` bytes each.
 
-    An instruction multiplies a tile of `rows` rows by a depth of `row_bytes` bytes with one of that depth by `rows`
-    columns, and adds the products to a tile of 32-bit sums.  In the second tile the elements of four bytes of depth
-    stand side by side.  `types`: what it multiplies; halves are summed in float32, integers of one byte in int32.
+    A tile of `rows` rows by a depth of `row_bytes` bytes is multiplied with one of that depth by `rows` columns,
+    and the products are added to a tile of 32-bit sums.  In the second tile the elements of four bytes of depth
+    stand side by side.  `types`: what it multiplies; halves are summed in float32, integers in int32.
+
+    Registers may hold the tiles, or vector registers parts of them, for an instruction that multiplies groups of
+    four bytes and adds up each.  `in_place`: it reads a left tile from where its rows lie.  `unlike_signs`: of two
+    operands of one byte it takes one with signs and one without.  `least_bytes`: of an element.
     """
 
     name: str
     rows: int
     row_bytes: int
     types: tuple[str, ...]
+    in_place: bool = True
+    unlike_signs: bool = False
+    least_bytes: int = 1
 
     def depth(self, element_bytes: int) -> int:
         """How deep a tile is, in elements."""
         return self.row_bytes // element_bytes
+
+    def operands(self, left: Scalar, right: Scalar) -> tuple[Scalar, Scalar, int]:
+        """The types in which it takes two operands, and what is added to each element of the left one for that."""
+        if max(left.bytes, right.bytes, self.least_bytes) > min(left.bytes, right.bytes):
+            return Scalar("int16"), Scalar("int16"), 0
+        if self.unlike_signs and left.bytes == 1 and left == right:
+            return (Scalar("uint8"), right, 128) if left.name == "int8" else (Scalar("int8"), right, -128)
+        return left, right, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +66,7 @@ class Target:
     stores may go around them; 0 where none should.
     `register_bytes`: what all registers of a thread hold.
     `threads_per_block`: (preferred, largest).
-    `matrix`: the unit for products of matrices, where there is one.
+    `matrix`: what multiplies tiles of matrices; the first that takes the elements does.
     """
 
     kind: str
@@ -72,7 +88,7 @@ class Target:
     cores: int = 1
     threads_per_block: tuple[int, int] = (1, 1)
     compute_capability: tuple[int, int] | None = None
-    matrix: MatrixUnit | None = None
+    matrix: tuple[MatrixUnit, ...] = ()
 
     def lanes(self, element_bytes: int) -> int:
         return max(1, self.vector_bytes // element_bytes)
@@ -112,7 +128,7 @@ def host() -> Target:
         cache_line=64,
         stream_bytes=_STREAM_BYTES if features.get("sse2", False) else 0,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        matrix=_matrix_unit(features),
+        matrix=_matrix_units(features),
     )
 
 
@@ -133,21 +149,43 @@ def amx(features: Mapping[str, bool]) -> MatrixUnit | None:
     return MatrixUnit("AMX", 16, 64, tuple(types)) if types and whole else None
 
 
-def _matrix_unit(features: Mapping[str, bool]) -> MatrixUnit | None:
-    """AMX, where the processor has it, the compiler may use it, and the system lets this process."""
+def dot_products(features: Mapping[str, bool]) -> MatrixUnit | None:
+    """The instructions of a processor with these features that add up products of groups of integers in vectors.
+
+    Those of VNNI take groups of four bytes too, one operand with signs and the other without, and add without
+    saturation; without VNNI there are pairs of int16 (VPMADDWD), which bytes are widened to as they are packed.
+    (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2: VPDPBUSD, VPDPWSSD, VPMADDWD.)
+    """
+    types = ("int8", "uint8", "int16")
+    if not features.get("avx512bw", False):  # operands are packed with masks of 64 lanes of one byte
+        return None
+    if features.get("avx512vnni", False):
+        return MatrixUnit("AVX-512 VNNI", 16, 64, types, in_place=False, unlike_signs=True)
+    return MatrixUnit("AVX-512", 16, 64, types, in_place=False, least_bytes=2)
+
+
+def _matrix_units(features: Mapping[str, bool]) -> tuple[MatrixUnit, ...]:
+    """What the processor has and the compiler may use."""
     chosen = os.environ.get("NUMBA_CPU_FEATURES")
     if chosen is not None:
         features = {name: on and f"+{name}" in chosen.split(",") for name, on in features.items()}
     elif os.environ.get("NUMBA_CPU_NAME"):
-        return None  # Numba then compiles for the features that a processor of that name has
-    unit = amx(features)
-    if unit is None or sys.platform != "linux" or platform.machine() != "x86_64":
-        return None
+        return ()  # Numba then compiles for the features that a processor of that name has
+    tiles, dots = amx(features), dot_products(features)
+    if tiles is not None and not _tiles_are_allowed():
+        tiles = None
+    return tuple(unit for unit in (tiles, dots) if unit is not None)
+
+
+def _tiles_are_allowed() -> bool:
+    """Whether the system lets this process use the registers of AMX."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
     try:
         refused = ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)
     except (OSError, AttributeError):
-        return None
-    return None if refused else unit
+        return False
+    return not refused
 
 
 #: Shared memory a block may use, bytes, by compute capability (CUDA C++ Programming Guide, technical

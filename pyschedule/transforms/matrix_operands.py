@@ -12,7 +12,7 @@ from pyschedule.errors import Unsupported
 from pyschedule.ir import build
 from pyschedule.ir.blocks import Pack
 from pyschedule.ir.nodes import Array, Expr, For, Kernel, Load, Stmt, Var
-from pyschedule.ir.types import element_of
+from pyschedule.ir.types import Scalar
 from pyschedule.ir.visitors import (
     arrays,
     expressions,
@@ -36,6 +36,17 @@ class Lanes:
 
     loop: For
     form: TileForm
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How an operand is packed: as elements of `dtype`, each with `zero_point` added; tiles of `depth`, `group`
+    elements of it side by side."""
+
+    dtype: Scalar
+    depth: int
+    group: int
+    zero_point: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,7 @@ def in_place(load: Load, array: Array, moving: tuple[For, For], inner: Collectio
     `Unsupported` where the operand's elements have another order than the unit's.
     """
     name = load.array
-    staged = f"stage={{'{name}': ...}} at a loop outside the tile would make it possible"
+    staged = would_be_staged(name)
     if name == written:
         raise Unsupported(f"'{name}' is also written", load.loc)
     axes = []
@@ -102,24 +113,27 @@ def in_place(load: Load, array: Array, moving: tuple[For, For], inner: Collectio
     return InPlace(name, tuple(substitute_expr(index, starts) for index in load.indices), (row, depth))
 
 
+def would_be_staged(name: str) -> str:
+    return f"stage={{'{name}': ...}} at a loop outside the tile would make it possible"
+
+
 def pack_operand(
     kernel: Kernel,
     read: Read,
     place: For,
     lanes: Lanes,
     depth_loop: For,
-    sizes: tuple[int, int],
+    layout: Layout,
     target: Target,
     names: Names,
 ) -> Operand:
     """The buffer of an operand and its copy, at the beginning of the loop `place`.
 
-    `sizes`: how deep a tile of the unit is, and how many elements of depth stand side by side.  Raises
-    `Unsupported` where the operand cannot be staged there.
+    Raises `Unsupported` where the operand cannot be staged there.
     """
     load, name, form = read.load, read.load.array, lanes.form
     array = arrays(kernel)[name]
-    depth, group = sizes
+    depth, group = layout.depth, layout.group
     if name in written_arrays(kernel.body):
         raise Unsupported(f"'{name}' is also written", load.loc)
     at = [
@@ -149,7 +163,7 @@ def pack_operand(
     width = form.size
     tile = Array(
         names.fresh(f"{name}_tile"),
-        element_of(array.dtype),
+        layout.dtype,
         (*shape, build.const(depth // group), build.const(width * group)),
         space=target.staging_space,
     )
@@ -168,6 +182,7 @@ def pack_operand(
         whole,
         build.minimum(depth, build.sub(depth_axis.loop.stop, below)),
         group,
+        zero_point=layout.zero_point,
         loc=load.loc,
     )
     count = build.ceildiv(build.sub(depth_axis.loop.stop, depth_axis.loop.start), depth)

@@ -49,7 +49,15 @@ from pyschedule.schedule import names as loop_names
 from pyschedule.schedule.directives import Tile
 from pyschedule.schedule.log import Record
 from pyschedule.schedule.targets import MatrixUnit, Target
-from pyschedule.transforms.matrix_operands import InPlace, Lanes, Operand, in_place, pack_operand
+from pyschedule.transforms.matrix_operands import (
+    InPlace,
+    Lanes,
+    Layout,
+    Operand,
+    in_place,
+    pack_operand,
+    would_be_staged,
+)
 from pyschedule.transforms.nest import (
     Body,
     Names,
@@ -70,12 +78,13 @@ _MOST_TILES = 4
 
 @dataclass(frozen=True, slots=True)
 class _Nest:
-    """Three loops around one sum of products; `around` are those outside."""
+    """Three loops around one sum of products that `unit` might make; `around` are those outside."""
 
     loops: tuple[For, For, For]
     store: Store
     factors: tuple[Load, Load]
     around: tuple[For, ...]
+    unit: MatrixUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +106,17 @@ def use_matrix_unit(
 ) -> tuple[Kernel, tuple[Tile, ...], tuple[Record, ...]]:
     """Returns the kernel, the directives without the staging that is done, and a record for each product: which the
     unit makes, or why it does not."""
-    unit = target.matrix
-    if unit is None or not tiles:
+    if not target.matrix or not tiles:
         return kernel, tiles, ()
     requests = {array: (label, tile) for tile in tiles for array, label in tile.stage}
     records: dict[Record, None] = {}
     staged: set[str] = set()
-    for nest in list(_nests(kernel.body, arrays(kernel), unit)):
+    for nest in list(_nests(kernel.body, arrays(kernel), target.matrix)):
         if not {load.array for load in nest.factors} & set(requests):
             continue
         loc = nest.store.loc
         try:
-            kernel, text, notes = _with_product(kernel, nest, requests, unit, target)
+            kernel, text, notes = _with_product(kernel, nest, requests, target)
         except Unsupported as refusal:
             records[Record(_NAME, "Note", f"not used: {refusal.reason}", (), loc, silent=True)] = None
             continue
@@ -126,21 +134,22 @@ def use_matrix_unit(
 
 
 def _nests(
-    body: Body, declared: dict[str, Array], unit: MatrixUnit, around: tuple[For, ...] = ()
+    body: Body, declared: dict[str, Array], units: tuple[MatrixUnit, ...], around: tuple[For, ...] = ()
 ) -> Iterator[_Nest]:
-    """The sums of products of two arrays that the unit might make, each with the three loops next to it."""
+    """The sums of products of two arrays that a unit might make, each with the three loops next to it."""
     for stmt in body:
         chain = _perfect(stmt)
         leaf = chain[-1].body[0] if chain and len(chain[-1].body) == 1 else None
         if isinstance(leaf, Store) and len(chain) >= 3:
-            factors = _factors(leaf, declared, unit)
-            if factors is not None:
+            factors = _factors(leaf, declared)
+            unit = None if factors is None else _unit_for(factors, declared, units)
+            if factors is not None and unit is not None:
                 inner = chain[-3:]
-                yield _Nest((inner[0], inner[1], inner[2]), leaf, factors, (*around, *chain[:-3]))
+                yield _Nest((inner[0], inner[1], inner[2]), leaf, factors, (*around, *chain[:-3]), unit)
             continue
         inside = (*around, stmt) if isinstance(stmt, For) else around
         for part in bodies(stmt):
-            yield from _nests(part, declared, unit, inside)
+            yield from _nests(part, declared, units, inside)
 
 
 def _perfect(stmt: Stmt) -> list[For]:
@@ -154,8 +163,8 @@ def _perfect(stmt: Stmt) -> list[For]:
     return chain
 
 
-def _factors(store: Store, declared: dict[str, Array], unit: MatrixUnit) -> tuple[Load, Load] | None:
-    """The two elements whose product a statement adds to a sum, where the unit takes their type."""
+def _factors(store: Store, declared: dict[str, Array]) -> tuple[Load, Load] | None:
+    """The two elements whose product a statement adds to a sum."""
     step = reductions.match(store)
     product = None if step is None or step.op != "+" else _widened(step.value)
     if not isinstance(product, BinOp) or product.op != "*":
@@ -163,10 +172,15 @@ def _factors(store: Store, declared: dict[str, Array], unit: MatrixUnit) -> tupl
     left, right = (_widened(part) for part in (product.left, product.right))
     if not isinstance(left, Load) or not isinstance(right, Load) or left.mask or right.mask:
         return None
-    if left.array not in declared or right.array not in declared:
-        return None
-    types = {element_of(declared[load.array].dtype).name for load in (left, right)}
-    return (left, right) if types <= set(unit.types) else None
+    return (left, right) if left.array in declared and right.array in declared else None
+
+
+def _unit_for(
+    factors: tuple[Load, Load], declared: dict[str, Array], units: tuple[MatrixUnit, ...]
+) -> MatrixUnit | None:
+    """The first unit that takes elements of these types."""
+    types = {element_of(declared[load.array].dtype).name for load in factors}
+    return next((unit for unit in units if types <= set(unit.types)), None)
 
 
 def _widened(expr: Expr) -> Expr:
@@ -179,7 +193,7 @@ def _widened(expr: Expr) -> Expr:
 # ------------------------------------------------------------------------------------------------- the roles
 
 
-def _roles(nest: _Nest, declared: dict[str, Array], unit: MatrixUnit, strict_math: bool) -> _Roles:
+def _roles(nest: _Nest, declared: dict[str, Array], strict_math: bool) -> _Roles:
     """Raises `Unsupported` where the nest is no product that the unit can make."""
     target = declared[nest.store.array]
     kinds = [element_of(declared[load.array].dtype) for load in nest.factors]
@@ -208,7 +222,7 @@ def _roles(nest: _Nest, declared: dict[str, Array], unit: MatrixUnit, strict_mat
             raise Unsupported(f"'{target.name}' is written at an index that does not count up with its loop")
     left, right = nest.factors if row in moving[0] else nest.factors[::-1]
     one, other = counters[row], counters[column]
-    row_form, column_form = (_whole_tiles(loop, unit) for loop in (one, other))
+    row_form, column_form = (_whole_tiles(loop, nest.unit) for loop in (one, other))
     deep = counters[next(iter(depth))]
     if build.constant(deep.step) != 1:
         raise Unsupported(f"loop '{deep.label}' does not count up by 1", deep.loc)
@@ -268,20 +282,21 @@ def _whole_tiles(loop: For, unit: MatrixUnit) -> TileForm:
 
 
 def _with_product(
-    kernel: Kernel, nest: _Nest, requests: dict[str, tuple[str, Tile]], unit: MatrixUnit, target: Target
+    kernel: Kernel, nest: _Nest, requests: dict[str, tuple[str, Tile]], target: Target
 ) -> tuple[Kernel, str, tuple[str, ...]]:
     """The kernel with the product in place of the nest, what the log says of it, and lines under that."""
-    declared = arrays(kernel)
-    roles = _roles(nest, declared, unit, kernel.strict_math)
-    size = element_of(declared[roles.right.array].dtype).bytes
-    depth, group = unit.depth(size), 4 // size
+    declared, unit = arrays(kernel), nest.unit
+    roles = _roles(nest, declared, kernel.strict_math)
+    kinds = [element_of(declared[load.array].dtype) for load in (roles.left, roles.right)]
+    left_held, right_held, zero_point = unit.operands(kinds[0], kinds[1])
+    depth, group = unit.depth(right_held.bytes), 4 // right_held.bytes
     names = Names(kernel)
     notes: list[str] = []
     staged: list[tuple[For, Operand]] = []
     operands: list[Operand | InPlace] = []
-    for load, lane_loop, form, together in (
-        (roles.left, roles.row, roles.row_form, depth),
-        (roles.right, roles.column, roles.column_form, group),
+    for load, lane_loop, form, layout in (
+        (roles.left, roles.row, roles.row_form, Layout(left_held, depth, depth, zero_point)),
+        (roles.right, roles.column, roles.column_form, Layout(right_held, depth, group)),
     ):
         if load is roles.left and load.array not in requests:
             operands.append(_in_place(nest, roles, declared))
@@ -289,8 +304,7 @@ def _with_product(
             continue
         place = _place_of(load, nest, requests)
         read = Read(load, (*nest.around, *nest.loops))
-        lanes, sizes = Lanes(lane_loop, form), (depth, together)
-        operand = pack_operand(kernel, read, place, lanes, roles.depth, sizes, target, names)
+        operand = pack_operand(kernel, read, place, Lanes(lane_loop, form), roles.depth, layout, target, names)
         if load is roles.left and (there := _there(nest, roles, declared)) is not None:
             operand = operand.spared(there)
         staged.append((place, operand))
@@ -298,6 +312,7 @@ def _with_product(
         extents = [build.constant(extent) for extent in operand.buffer.shape]
         shape = " x ".join(str(extent or "n") for extent in extents)
         text = f"staged {load.array} at '{place.label}' as {shape} {operand.buffer.dtype} in packed memory"
+        text += f", {layout.zero_point} added to each" if layout.zero_point else ""
         notes.append(text + (", unless its rows begin at lines of the cache" if operand.there else ""))
     left, right = operands
     there = left if isinstance(left, InPlace) else left.there
@@ -319,6 +334,8 @@ def _with_product(
         copied=left.array if there is not None and left is not there else "",
         copied_place=left.place if there is not None and left is not there else (),
         passing=_passing(left, right, nest),
+        zero_point=zero_point,
+        unit=unit.name,
         loops=tuple((loop.source, loop.ordinal) for loop in nest.loops),
         loc=nest.store.loc,
     )
@@ -328,13 +345,11 @@ def _with_product(
         now = next(loop for loop in loops(body) if loop.var == place.var)
         new = dataclasses.replace(now, body=(Alloc(operand.buffer), *operand.copy, *now.body))
         body = replace_statement(body, now, (new,))
-    kinds = " and ".join(
-        dict.fromkeys(element_of(declared[load.array].dtype).name for load in (roles.left, roles.right))
-    )
     rows, columns = roles.row_form.size, roles.column_form.size
     held = element_of(declared[nest.store.array].dtype)
     sums = f"{rows}x{columns} {held} of '{nest.store.array}'"
-    text = f"{unit.name}, {sums} from {kinds} in loop '{roles.depth.label}'"
+    types = " and ".join(dict.fromkeys(kind.name for kind in kinds))
+    text = f"{unit.name}, {sums} from {types} in loop '{roles.depth.label}'"
     return with_body(kernel, body), text, tuple(notes)
 
 
@@ -347,6 +362,12 @@ def _in_place(nest: _Nest, roles: _Roles, declared: dict[str, Array]) -> InPlace
     """The left operand as it is read where it lies; raises `Unsupported` where the unit's order is another one."""
     inner = {loop.var for loop in nest.loops}
     array = declared[roles.left.array]
+    if not nest.unit.in_place:
+        raise Unsupported(
+            f"'{array.name}' is read in place, and {nest.unit.name} reads packed rows; "
+            f"{would_be_staged(array.name)}",
+            roles.left.loc,
+        )
     return in_place(roles.left, array, (roles.row, roles.depth), inner, nest.store.array)
 
 

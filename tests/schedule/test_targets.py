@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from pyschedule.schedule.targets import amx, cuda, host
+from pyschedule.ir.types import Scalar
+from pyschedule.schedule.targets import amx, cuda, dot_products, host
 
 ALL = {"amx-tile": True, "amx-int8": True, "amx-bf16": True, "avx512bw": True}
 
@@ -28,8 +29,22 @@ def test_no_matrix_unit_without_tiles_masks_or_instructions(missing: list[str]) 
     assert amx({name: on and name not in missing for name, on in ALL.items()}) is None
 
 
+def test_vectors_multiply_groups_of_integers_by_the_instructions_there_are() -> None:
+    fused, pairs = (dot_products({"avx512bw": True, "avx512vnni": vnni}) for vnni in (True, False))
+    assert fused is not None
+    assert pairs is not None
+    int8, uint8, int16 = (Scalar(name) for name in fused.types)
+    # Bytes are multiplied as they are where one has signs and the other none.
+    assert fused.operands(uint8, int8) == (uint8, int8, 0)
+    assert fused.operands(int8, int8) == (uint8, int8, 128)
+    assert fused.operands(uint8, uint8) == (int8, uint8, -128)
+    assert fused.operands(int16, uint8) == fused.operands(int16, int16) == (int16, int16, 0)
+    assert pairs.operands(int8, int8) == (int16, int16, 0)
+    assert dot_products({"avx512vnni": True}) is None
+
+
 def test_gpus_have_no_matrix_unit_of_this_kind() -> None:
-    assert cuda("sm_90a").matrix is None
+    assert cuda("sm_90a").matrix == ()
 
 
 @pytest.mark.parametrize("setting", [{"NUMBA_CPU_FEATURES": "+avx2,+fma"}, {"NUMBA_CPU_NAME": "generic"}])
@@ -38,7 +53,7 @@ def test_features_that_the_compiler_may_not_use_are_not_there(setting: dict[str,
     run = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | setting, capture_output=True, text=True, check=True
     )
-    assert run.stdout.strip() == "None"
+    assert run.stdout.strip() == "()"
 
 
 def test_the_cache_tells_machines_with_a_unit_from_those_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,8 +62,8 @@ def test_the_cache_tells_machines_with_a_unit_from_those_without(monkeypatch: py
     from pyschedule.runtime import cache
 
     digests = set()
-    for unit in (None, amx(ALL), amx(ALL | {"amx-int8": False})):
-        target = dataclasses.replace(host(), matrix=unit)
+    for unit in (None, amx(ALL), amx(ALL | {"amx-int8": False}), dot_products(ALL)):
+        target = dataclasses.replace(host(), matrix=() if unit is None else (unit,))
         monkeypatch.setattr(cache, "host", lambda target=target: target)
         digests.add(cache.environment_digest.__wrapped__())
-    assert len(digests) == 3
+    assert len(digests) == 4

@@ -30,6 +30,7 @@ from pyschedule.codegen.simd.arithmetic import (
     wrapping_multiply,
     wrapping_subtract,
 )
+from pyschedule.codegen.simd.dot_products import dot_products
 from pyschedule.codegen.simd.functions import (
     acos,
     acosh,
@@ -128,6 +129,7 @@ __all__ = [
     "copysign",
     "cos",
     "cosh",
+    "dot_products",
     "erf",
     "erfc",
     "exp",

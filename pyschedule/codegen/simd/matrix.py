@@ -24,6 +24,7 @@ from pyschedule.codegen.simd.matrix_packing import (
     ROW_BYTES,
     ROWS,
     WORD,
+    Held,
     Packer,
     advanced,
     at_most,
@@ -366,8 +367,7 @@ class _Multiplier:
             memory = builder.alloca(ir.ArrayType(BYTE, high * ROW_BYTES))
             memory.align = ROW_BYTES
         place = builder.bitcast(memory, BYTE.as_pointer())
-        element = ir.IntType(8 * self.left.size)
-        packer = Packer(builder, element, self.left.size, self.deep, 1, high)
+        packer = Packer(builder, self.left.size, Held(self.left.size), self.deep, 1, high)
         packer.from_depth(place, source, self.left.row, constant(high) if group.rows is None else group.rows, depth)
         return place
 

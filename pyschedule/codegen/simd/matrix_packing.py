@@ -1,15 +1,26 @@
-"""Operands of a matrix unit, copied into blocks of its order: see `matrix`."""
+"""Operands of a matrix unit, copied into blocks of its order: see `matrix` and `dot_products`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
 
 from pyschedule.codegen.simd.memory import element_pointer
-from pyschedule.codegen.simd.types import BIT, BYTE, INT32, INT64, call_intrinsic, element_bytes, intrinsic, literal
+from pyschedule.codegen.simd.types import (
+    BIT,
+    BYTE,
+    INT32,
+    INT64,
+    broadcast,
+    call_intrinsic,
+    element_bytes,
+    intrinsic,
+    literal,
+)
 
 #: A tile has so many rows, of so many bytes.
 ROWS, ROW_BYTES = 16, 64
@@ -36,7 +47,7 @@ def at_most(builder: Any, value: Any, limit: int) -> Any:
     return builder.select(builder.icmp_signed("<", value, least), least, value)
 
 
-def _first(builder: Any, count: Any, lanes: int) -> Any:
+def first_lanes(builder: Any, count: Any, lanes: int) -> Any:
     """The mask of the first `count` lanes, a number from 0 to `lanes`."""
     if lanes < 64:
         bits = builder.trunc(builder.not_(builder.shl(constant(-1), count)), ir.IntType(lanes))
@@ -46,12 +57,19 @@ def _first(builder: Any, count: Any, lanes: int) -> Any:
     return builder.bitcast(bits, ir.VectorType(BIT, lanes))
 
 
-def _load(builder: Any, pointer: Any, element: Any, mask: Any) -> Any:
+def masked_load(builder: Any, pointer: Any, element: Any, mask: Any) -> Any:
     """Elements from an address of bytes, zero where the mask is off."""
     vector = ir.VectorType(element, mask.type.count)
     place = builder.bitcast(pointer, vector.as_pointer())
     args = [place, ir.Constant(INT32, element.width // 8), mask, ir.Constant(vector, None)]
     return call_intrinsic(builder, "masked.load", vector, args, [vector, place.type])
+
+
+def masked_store(builder: Any, value: Any, pointer: Any, mask: Any) -> None:
+    """Writes elements to an address of bytes, where the mask is on."""
+    place = builder.bitcast(pointer, value.type.as_pointer())
+    args = [value, place, ir.Constant(INT32, value.type.element.width // 8), mask]
+    call_intrinsic(builder, "masked.store", ir.VoidType(), args, [value.type, place.type])
 
 
 def _store(builder: Any, value: Any, pointer: Any) -> None:
@@ -88,24 +106,49 @@ def _turned(builder: Any, rows: list[Any]) -> list[Any]:
     return rows
 
 
-class Packer:
-    """Writes the code that packs one block."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What becomes of elements as they are packed: they are widened to `size` bytes, and `added` to."""
 
-    def __init__(self, builder: Any, element: Any, size: int, group: int, groups: int, width: int) -> None:
-        self.builder, self.element, self.size = builder, element, size
+    size: int
+    signed: bool = True
+    added: int = 0
+
+    def of(self, builder: Any, value: Any) -> Any:
+        """An element, or a vector of them."""
+        vector = isinstance(value.type, ir.VectorType)
+        element = ir.IntType(8 * self.size)
+        kind = ir.VectorType(element, value.type.count) if vector else element
+        if kind != value.type:
+            value = (builder.sext if self.signed else builder.zext)(value, kind)
+        if self.added:
+            half = 1 << element.width - 1
+            number = ir.Constant(element, (self.added + half) % (2 * half) - half)
+            value = builder.add(value, broadcast(builder, number, kind.count if vector else 1))
+        return value
+
+
+class Packer:
+    """Writes the code that packs one block of elements of `size` bytes."""
+
+    def __init__(self, builder: Any, size: int, held: Held, group: int, groups: int, width: int) -> None:
+        self.builder, self.element, self.size, self.held = builder, ir.IntType(8 * size), size, held
         self.group, self.groups, self.width = group, groups, width
         self.depth = group * groups
-        self.per_word = WORD // size
+        self.per_word = WORD // held.size
+
+    def _load(self, pointer: Any, mask: Any) -> Any:
+        return self.held.of(self.builder, masked_load(self.builder, pointer, self.element, mask))
 
     def from_depth(self, tile: Any, source: Any, lane_step: Any, lanes: Any, depth: Any) -> None:
         """From where the elements of a lane are neighbours."""
         builder = self.builder
-        mask = _first(builder, depth, self.depth)
+        mask = first_lanes(builder, depth, self.depth)
         nothing = ir.Constant(mask.type, None)
 
         def row(lane: Any) -> Any:
             on = builder.select(builder.icmp_signed("<", lane, lanes), mask, nothing)
-            return _load(builder, advanced(builder, source, builder.mul(lane, lane_step)), self.element, on)
+            return self._load(advanced(builder, source, builder.mul(lane, lane_step)), on)
 
         if self.groups == 1:
             with cgutils.for_range(builder, constant(self.width)) as loop:
@@ -128,11 +171,11 @@ class Packer:
                 deep = builder.add(builder.mul(number, constant(self.per_word)), constant(at))
                 on = builder.select(builder.icmp_signed("<", deep, depth), mask, ir.Constant(mask.type, None))
                 moved = builder.add(builder.mul(deep, depth_step), builder.mul(first, constant(self.size)))
-                parts.append(_load(builder, advanced(builder, source, moved), self.element, on))
+                parts.append(self._load(advanced(builder, source, moved), on))
             return _side_by_side(builder, parts)
 
         def mask_of(first: Any, lanes_at_once: int) -> Any:
-            return _first(builder, at_most(builder, builder.sub(lanes, first), lanes_at_once), lanes_at_once)
+            return first_lanes(builder, at_most(builder, builder.sub(lanes, first), lanes_at_once), lanes_at_once)
 
         if self.groups > 1:
             at_once = 2 * ROWS if self.width % (2 * ROWS) == 0 else ROWS
@@ -155,7 +198,6 @@ class Packer:
     def one_by_one(self, tile: Any, source: Any, steps: tuple[Any, Any], lanes: Any, depth: Any) -> None:
         """From where no elements are neighbours."""
         builder = self.builder
-        pointer = self.element.as_pointer()
         with (
             cgutils.for_range(builder, constant(self.width)) as lane_loop,
             cgutils.for_range(builder, constant(self.depth)) as depth_loop,
@@ -165,16 +207,17 @@ class Packer:
             before = builder.block
             with builder.if_then(exists):
                 moved = builder.add(builder.mul(lane, steps[0]), builder.mul(deep, steps[1]))
-                loaded = builder.load(builder.bitcast(advanced(builder, source, moved), pointer))
+                loaded = builder.load(builder.bitcast(advanced(builder, source, moved), self.element.as_pointer()))
                 inside = builder.block
             value = builder.phi(self.element)
             value.add_incoming(ir.Constant(self.element, 0), before)
             value.add_incoming(loaded, inside)
+            held = self.held.of(builder, value)
             number, within = (operation(deep, constant(self.group)) for operation in (builder.udiv, builder.urem))
             place = builder.add(builder.mul(number, constant(self.width)), lane)
             place = builder.add(builder.mul(place, constant(self.group)), within)
-            place = advanced(builder, tile, builder.mul(place, constant(self.size)))
-            builder.store(value, builder.bitcast(place, pointer))
+            place = advanced(builder, tile, builder.mul(place, constant(self.held.size)))
+            builder.store(held, builder.bitcast(place, held.type.as_pointer()))
 
     def _store_groups(self, groups: Sequence[Any], tile: Any, first: Any) -> None:
         for number, value in enumerate(groups):
@@ -201,22 +244,24 @@ def pack(
     groups: Any,
     width: Any,
     group: Any,
+    zero_point: Any,
 ) -> Any:
     """Fills the block of `width` lanes that begins at `tile[place]` from `array`, as `ir.nodes.Pack` says.
 
     Steps count elements.  `groups` of `group` elements of depth make up 64 bytes, in groups of 4 bytes or in one.
     """
-    fixed = [literal(item) for item in (groups, width, group)]
-    if not isinstance(array, types.Array) or None in fixed or array.dtype != tile.dtype:
+    fixed = [literal(item) for item in (groups, width, group, zero_point)]
+    if not isinstance(array, types.Array) or None in fixed or tile.dtype.bitwidth < array.dtype.bitwidth:
         return None
-    count, lanes_in_all, together = fixed
+    count, lanes_in_all, together, added = fixed
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         tile_type, array_type = signature.args[0], signature.args[2]
         size = element_bytes(array_type.dtype)
         target = bytes_at(context, builder, tile_type, args[0], args[1])
         source = bytes_at(context, builder, array_type, args[2], args[3])
-        packer = Packer(builder, ir.IntType(8 * size), size, together, count, lanes_in_all)
+        held = Held(element_bytes(tile_type.dtype), array_type.dtype.signed, added)
+        packer = Packer(builder, size, held, together, count, lanes_in_all)
         one, other = ((arg, builder.mul(arg, constant(size))) for arg in args[4:6])
         there = at_most(builder, args[6], lanes_in_all), at_most(builder, args[7], packer.depth)
         if _is_one(other[0]):
@@ -228,7 +273,7 @@ def pack(
         return context.get_dummy_value()
 
     integer = types.int64
-    return types.none(tile, integer, array, *[integer] * 5, groups, width, group), codegen
+    return types.none(tile, integer, array, *[integer] * 5, groups, width, group, zero_point), codegen
 
 
 def _is_one(value: Any) -> bool:
