@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyschedule.frontend import surface, trips
-from pyschedule.frontend.flow import Liveness
+from pyschedule.frontend.flow import Liveness, escaping_loops
 from pyschedule.frontend.parser import Parsed
 from pyschedule.frontend.promotion import held
 from pyschedule.frontend.results import Check
 from pyschedule.frontend.values import ArrayInfo, Typed, ValueReader, coerce
 from pyschedule.ir import build
-from pyschedule.ir.build import ONE, ZERO
+from pyschedule.ir.build import FALSE, ONE, TRUE, ZERO
 from pyschedule.ir.nodes import (
     Alloc,
     Array,
@@ -31,7 +31,8 @@ from pyschedule.ir.nodes import (
 )
 from pyschedule.ir.signature import ScalarSpec, Signature
 from pyschedule.ir.types import FLOAT64, INT64, WEAK_FLOAT, WEAK_INT, Scalar
-from pyschedule.ir.visitors import Body, variables, walk, walk_expr, written_arrays, written_variables
+from pyschedule.ir.users_names import value_name
+from pyschedule.ir.visitors import Body, may_break, variables, walk, walk_expr, written_arrays, written_variables
 
 _ROUNDS = 20  # types only grow, and their lattice is low: far more than any program needs
 
@@ -69,7 +70,7 @@ class Emitter(ValueReader):
         for param, spec in zip(params, signature.arguments, strict=True):
             if isinstance(spec, ScalarSpec):
                 self.params[param.name] = spec.type
-        self._escaping = _escaping_loops(body, self._live)
+        self._escaping = escaping_loops(body, self._live)
         self._local_arrays = {stmt.name for stmt in walk(body) if isinstance(stmt, surface.NewArray)}
         gives = [stmt for stmt in walk(body) if isinstance(stmt, surface.Give)]
         array_names = self._local_arrays | {param.name for param in params if isinstance(param, Array)}
@@ -85,15 +86,17 @@ class Emitter(ValueReader):
         counting = {stmt.name for stmt in walk(self._body) if isinstance(stmt, surface.Loop)}
         counting |= {stmt.source for stmt in walk(self._body) if isinstance(stmt, surface.Repeat)}
         self._used = {param.name for param in self._params} | self._local_arrays
-        for name in sorted(names):
-            clash = name in counting or name in self.params
-            self.locals[name] = self._fresh(f"{name}_value" if clash else name)
+        clashing = {name for name in names if name in counting or name in self.params}
+        for name in [*sorted(names - clashing), *sorted(clashing)]:
+            clashes = name in clashing
+            self.locals[name] = self._fresh(value_name(name) if clashes else name, made=clashes)
         self._reserved = frozenset(self._used)
 
-    def _fresh(self, base: str) -> str:
-        """A name for the IR: `base` if it is free, else one that the user's function does not have either."""
+    def _fresh(self, base: str, *, made: bool = False) -> str:
+        """A name for the IR: `base` if it is free, else one that the user's function does not have either, as all
+        that are `made` up."""
         name, number = base, 1
-        while name in self._used or (number > 1 and name in self._parsed.names):
+        while name in self._used or ((made or number > 1) and name in self._parsed.names):
             number += 1
             name = f"{base}_{number}"
         self._used.add(name)
@@ -312,18 +315,25 @@ class Emitter(ValueReader):
         )
         step = self.integer(stmt.step, "the step of 'range'")
         self._check_step(step, stmt)
-        escapes = id(stmt) in self._escaping
-        var = self._fresh(stmt.name)
-        body: Body
-        if escapes:
-            known = self.types.get(stmt.name)
-            self.types[stmt.name] = self.joins.join(stmt.name, known, WEAK_INT, None)
-            type_ = held(self.types[stmt.name])
-            first = Assign(self.locals[stmt.name], coerce(Var(var), type_), type_, loc=stmt.loc)
-            body = (first, *self._inside(stmt.body, {stmt.name: None}))
-        else:
-            body = self._inside(stmt.body, {stmt.name: Var(var)})
-        return self._for(var, start, stop, step, body, stmt)
+        name, var = stmt.name, self._fresh(stmt.name)
+        if id(stmt) not in self._escaping:
+            return self._for(var, start, stop, step, self._inside(stmt.body, {name: Var(var)}), stmt)
+        self.types[name] = self.joins.join(name, self.types.get(name), WEAK_INT, None)
+        type_ = held(self.types[name])
+
+        def keep(value: Expr) -> Assign:
+            return Assign(self.locals[name], coerce(value, type_), type_, loc=stmt.loc)
+
+        own = name in surface.assigned(stmt.body)
+        body = self._inside(stmt.body, {name: None if own else coerce(Var(var), type_)})
+        last = None if own or may_break(body) or _changed((start, stop), body) else trips.last(start, stop, step)
+        if last is None:
+            return self._for(var, start, stop, step, (keep(Var(var)), *body), stmt)
+        runs, value = last
+        after: Body = () if runs == FALSE else (keep(value),)
+        if after and runs != TRUE:
+            after = (If(runs, after, loc=stmt.loc),)
+        return [*self._for(var, start, stop, step, body, stmt), *after]
 
     def _check_step(self, step: Expr, stmt: surface.Loop) -> None:
         if isinstance(step, Const):
@@ -352,11 +362,9 @@ class Emitter(ValueReader):
         """
         self._check_distance(start, stop, stmt)
         before: list[Stmt] = []
-        variables_changed, arrays_changed = written_variables(body), written_arrays(body)
         bounds: list[Expr] = []
         for what, bound in (("start", start), ("stop", stop), ("step", step)):
-            loaded = {part.array for part in walk_expr(bound) if isinstance(part, Load)}
-            if variables(bound) & variables_changed or loaded & arrays_changed:
+            if _changed((bound,), body):
                 name = self._fresh(f"{var}_{what}")
                 before.append(Assign(name, bound, INT64, loc=stmt.loc))
                 bounds.append(Var(name, INT64))
@@ -434,6 +442,13 @@ class Emitter(ValueReader):
         return [*before, last(), *self._for(var, start, stop, build.const(step), body, stmt)]
 
 
+def _changed(bounds: Sequence[Expr], body: Body) -> bool:
+    """Whether a body may change what these expressions are."""
+    read = {part.array for bound in bounds for part in walk_expr(bound) if isinstance(part, Load)}
+    names = {name for bound in bounds for name in variables(bound)}
+    return bool(names & written_variables(body) or read & written_arrays(body))
+
+
 def _scalar(array: Array) -> Scalar:
     if not isinstance(array.dtype, Scalar):
         raise TypeError(f"{array.name} has a vector dtype")
@@ -448,31 +463,6 @@ def _first_store(body: Body, name: str) -> Scalar:
         if isinstance(stmt, surface.SetElement) and stmt.array == name and isinstance(stmt.value, surface.Number)
     ]
     return WEAK_INT if weak_kinds and all(type(value) is int for value in weak_kinds) else WEAK_FLOAT
-
-
-def _escaping_loops(body: Body, live: Liveness) -> set[int]:
-    """The `Loop`s whose counter is read after them, or assigned in their body: the counter becomes a hidden
-    one, and the user's name a local that is set from it."""
-    found: set[int] = set()
-
-    def visit(stmts: Body) -> set[str]:
-        """The names that these statements assign as locals."""
-        names: set[str] = set()
-        for stmt in stmts:
-            if isinstance(stmt, surface.SetName):
-                names.add(stmt.name)
-            elif isinstance(stmt, surface.Branch):
-                names |= visit(stmt.body) | visit(stmt.orelse)
-            elif isinstance(stmt, (surface.Loop, surface.Repeat)):
-                inner = visit(stmt.body)
-                if isinstance(stmt, surface.Loop) and (stmt.name in live.after[id(stmt)] or stmt.name in inner):
-                    found.add(id(stmt))
-                    inner.add(stmt.name)
-                names |= inner
-        return names
-
-    visit(body)
-    return found
 
 
 def _results_of(parsed: Parsed, gives: list[surface.Give], arrays: set[str]) -> tuple[str | int, ...]:

@@ -137,3 +137,28 @@ class Liveness:
                     return live | before | reads
                 again |= before
         return live | reads
+
+
+def escaping_loops(body: Body, live: Liveness) -> set[int]:
+    """The `Loop`s whose counter is read after them, or assigned in their body: what the user's name is then is a
+    local beside the counter."""
+    found: set[int] = set()
+
+    def visit(stmts: Body) -> set[str]:
+        """The names that these statements assign as locals."""
+        names: set[str] = set()
+        for stmt in stmts:
+            if isinstance(stmt, SetName):
+                names.add(stmt.name)
+            elif isinstance(stmt, Branch):
+                names |= visit(stmt.body) | visit(stmt.orelse)
+            elif isinstance(stmt, (Loop, Repeat)):
+                inner = visit(stmt.body)
+                if isinstance(stmt, Loop) and (stmt.name in live.after[id(stmt)] or stmt.name in inner):
+                    found.add(id(stmt))
+                    inner.add(stmt.name)
+                names |= inner
+        return names
+
+    visit(body)
+    return found

@@ -38,6 +38,18 @@ def final_value(start: Expr, stop: Expr, step: int) -> Expr:
     return build.add(start, build.mul(trip, step))
 
 
+def last(start: Expr, stop: Expr, step: Expr) -> tuple[Expr, Expr] | None:
+    """The test whether a `range` has anything, and its last number then; `None` where the step is not known."""
+    by = build.constant(step)
+    if not by:
+        return None
+    runs = build.compare("<" if by > 0 else ">", start, stop)
+    if abs(by) == 1:
+        return runs, build.sub(stop, by)
+    distance = build.sub(stop, start) if by > 0 else build.sub(start, stop)
+    return runs, build.add(start, build.mul(build.sub(build.ceildiv(distance, abs(by)), 1), by))
+
+
 def meets(start: Expr, stop: Expr, step: int) -> bool:
     """Whether steps from `start` hit `stop` for certain, which `!=` waits for."""
     first, last = build.constant(start), build.constant(stop)

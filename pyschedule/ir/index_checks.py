@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pyschedule.ir.nodes import Call, Expr, Kernel, Load, Location, Store
 from pyschedule.ir.printer import format_expr
 from pyschedule.ir.types import INT64
+from pyschedule.ir.users_names import renamed
 from pyschedule.ir.visitors import expressions
 
 #: The number of a check that nothing is known of.
@@ -32,11 +33,12 @@ class IndexLocation(Location):
         return f"{place}: index {{index}} is outside {axis}, in `{text}`"
 
 
-def check(index: Expr, access: Load | Store, axis: int, extent: Expr) -> Call:
-    """The index of one axis of an access as it is written, checked against the extent."""
+def check(index: Expr, access: Load | Store, axis: int, extent: Expr, names: dict[str, str]) -> Call:
+    """The index of one axis of an access as it is written, checked against the extent; `names` are those that the
+    user has for some variables."""
     loc = access.loc
     if loc is not None:
-        text = format_expr(Load(access.array, access.indices, INT64))
+        text = format_expr(renamed(Load(access.array, access.indices, INT64), names))
         where = loc.file, loc.line, loc.column, loc.end_line, loc.end_column
         loc = IndexLocation(*where, access.array, axis, text)
     return Call("checked_index", (index, extent), INT64, loc)

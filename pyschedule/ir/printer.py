@@ -6,8 +6,10 @@ Scalar expressions print as Python that computes them, with no parenthesis that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import singledispatch
+from itertools import takewhile
 from typing import Final
 
 from pyschedule.ir import build
@@ -44,7 +46,8 @@ from pyschedule.ir.nodes import (
     While,
 )
 from pyschedule.ir.types import Vector
-from pyschedule.ir.visitors import Body
+from pyschedule.ir.users_names import displayed
+from pyschedule.ir.visitors import Body, walk
 
 _INDENT: Final = "    "
 
@@ -390,8 +393,12 @@ def format_kernel(kernel: Kernel) -> str:
 
     An extent shows under the name that the body gives it (`M = A.shape[0]`), or as `:`.
     """
+    kernel = displayed(kernel)
+    assigned = Counter(stmt.target for stmt in walk(kernel.body) if isinstance(stmt, Assign))
     names: dict[Expr, str] = {
-        stmt.value: stmt.target for stmt in kernel.body if isinstance(stmt, Assign) and isinstance(stmt.value, Dim)
+        stmt.value: stmt.target
+        for stmt in takewhile(lambda stmt: isinstance(stmt, Assign), kernel.body)
+        if isinstance(stmt, Assign) and isinstance(stmt.value, Dim) and assigned[stmt.target] == 1
     }
 
     def extent(array: Array, axis: int) -> str:

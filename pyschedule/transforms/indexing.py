@@ -16,6 +16,7 @@ from pyschedule.ir.build import ZERO, add
 from pyschedule.ir.index_checks import check
 from pyschedule.ir.nodes import Array, Cast, Compare, Expr, Kernel, Load, Select, Stmt, Store
 from pyschedule.ir.types import INT64
+from pyschedule.ir.users_names import users_names
 from pyschedule.ir.visitors import Body, arrays, bodies, map_children
 
 
@@ -28,7 +29,7 @@ def make_explicit(kernel: Kernel, *, assume: bool = False) -> tuple[Kernel, Boun
     bounds = analyse(kernel, assume=assume)
     if all(decision == PLAIN for one in bounds.decisions for decision in one):
         return kernel, bounds
-    rewriter = _Rewriter(arrays(kernel), iter(bounds.decisions))
+    rewriter = _Rewriter(arrays(kernel), iter(bounds.decisions), users_names(kernel))
     return dataclasses.replace(kernel, body=rewriter.body(kernel.body)), bounds
 
 
@@ -38,6 +39,7 @@ class _Rewriter:
 
     arrays: dict[str, Array]
     decisions: Iterator[tuple[str, ...]]
+    names: dict[str, str]
 
     def body(self, body: Body) -> Body:
         return tuple(self.statement(stmt) for stmt in body)
@@ -63,16 +65,15 @@ class _Rewriter:
     ) -> tuple[Expr, ...]:
         """What becomes of the indices of an access as it is written, of which some have changed inside already."""
         parts = zip(indices, self.arrays[access.array].shape, decision, strict=True)
-        return tuple(_explicit(*part, access, axis) for axis, part in enumerate(parts))
+        return tuple(self.index(*part, access, axis) for axis, part in enumerate(parts))
 
-
-def _explicit(index: Expr, extent: Expr, decision: str, access: Load | Store, axis: int) -> Expr:
-    if decision == PLAIN:
-        return index
-    if index.type != INT64:
-        index = Cast(INT64, index)
-    if decision == CHECK:
-        return check(index, access, axis, extent)
-    if decision == SHIFT:
-        return add(extent, index)
-    return Select(Compare("<", index, ZERO, INT64), add(index, extent), index, INT64)
+    def index(self, index: Expr, extent: Expr, decision: str, access: Load | Store, axis: int) -> Expr:
+        if decision == PLAIN:
+            return index
+        if index.type != INT64:
+            index = Cast(INT64, index)
+        if decision == CHECK:
+            return check(index, access, axis, extent, self.names)
+        if decision == SHIFT:
+            return add(extent, index)
+        return Select(Compare("<", index, ZERO, INT64), add(index, extent), index, INT64)

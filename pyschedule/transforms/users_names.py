@@ -13,11 +13,12 @@ import re
 from collections.abc import Sequence
 
 from pyschedule.ir.nodes import Kernel
+from pyschedule.ir.users_names import is_users
 from pyschedule.ir.visitors import arrays, loops, variable_types
 from pyschedule.schedule.log import Record
 
 #: What transforms put behind a name, and the letters and numbers that tell one copy from another.
-_BEHIND = r"(?:_(?:x|acc|wide|tile|v|tail|trips|once|left|[b-z]|\d+))+"
+_BEHIND = r"(?:_(?:x|value|acc|wide|tile|v|tail|trips|once|left|[b-z]|\d+))+"
 
 
 def in_users_words(records: Sequence[Record], source: Kernel) -> tuple[Record, ...]:
@@ -25,7 +26,7 @@ def in_users_words(records: Sequence[Record], source: Kernel) -> tuple[Record, .
     counters = {loop.var for loop in loops(source.body)}
     users = {loop.source for loop in loops(source.body)} | set(arrays(source))
     users |= {name for name in variable_types(source) if name not in counters}
-    users.discard("")
+    users = {name for name in users if name and is_users(name, source)}
     if not users:
         return tuple(records)
     either = "|".join(sorted(map(re.escape, users), key=len, reverse=True))

@@ -208,13 +208,13 @@ def test_what_is_read_behind_the_increment_is_read_plus_the_step():
     assert (
         nest(counted_at_the_top, data(), 3)
         == """\
-    i_value = 0
+    i = 0
     for i in range(n):
         x[i] = i + 1
         if x[i] != 5:
             x[i] += i + 1
-    i_value = max(0, n)
-    return i_value"""
+    i = max(0, n)
+    return i"""
     )
 
 
