@@ -32,7 +32,7 @@ class Conflict:
     `kind`: `"flow"` (a value would not reach its reader), `"anti"` (a reader would see a later value),
     `"output"` (another value would remain), `"coverage"` (an iteration would run twice, or never) or
     `"unsupported"` (not analysed: `reason` says what).  `source` and `sink` are two runs in the source's order;
-    both are `None` where no pair can be named.
+    both are `None` where no pair can be named.  `remedy`: what to write instead, where that is known.
     """
 
     kind: str
@@ -41,11 +41,13 @@ class Conflict:
     sink: Instance | None
     reason: str
     loc: Location | None = None
+    remedy: str = ""
 
     def __str__(self) -> str:
         place = self.source.loc if self.source is not None else self.loc
         text = self.reason if self.source is None or self.sink is None else self._pair()
-        return text if place is None else f"{text}: {place}"
+        text = text if place is None else f"{text}: {place}"
+        return f"{text}; {self.remedy}" if self.remedy else text
 
     def _pair(self) -> str:
         source, sink = self.source, self.sink

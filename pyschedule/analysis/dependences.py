@@ -10,7 +10,7 @@ for what `polyhedral` models; what it does not, and what would take too long, is
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -22,9 +22,11 @@ from pyschedule.analysis.dataflow import Comparison, Dataflow, Freedom, commute,
 from pyschedule.analysis.footprints import Access
 from pyschedule.analysis.polyhedral import Model, Occurrence, model
 from pyschedule.analysis.quasiaffine import Parameters
+from pyschedule.analysis.reductions import turned_around
 from pyschedule.errors import InternalError, Unsupported
 from pyschedule.ir.nodes import Kernel, Location
-from pyschedule.ir.visitors import loops
+from pyschedule.ir.printer import format_expr
+from pyschedule.ir.visitors import loops, walk
 
 #: Operations of isl after which a question counts as too complex: about two seconds.
 _EFFORT = 2_000_000
@@ -114,7 +116,16 @@ class Dependences:
             for loop, width in lanes.items():
                 yield Concurrent(self._dataflow, nest, loop, width, free).conflict(expanded, own)
 
-        return self._answer(lambda: next((found for found in checks() if found is not None), None))
+        found = self._answer(lambda: next((found for found in checks() if found is not None), None))
+        return None if found is None else replace(found, remedy=self._remedy(found.name))
+
+    def _remedy(self, name: str) -> str:
+        """What to write instead of the steps on a scalar or array that are almost those of a reduction."""
+        for found in map(turned_around, walk(self.kernel.body)):
+            if found is not None and found[0] == name:
+                given, instead = map(format_expr, found[1:])
+                return f"`{given}` forgets a NaN in the next step, and is no reduction; `{instead}` is one"
+        return ""
 
     def carried(self, loop: str) -> Conflict | None:
         """What keeps the iterations of a source loop (by its counter) from running in any order, at once.

@@ -14,7 +14,7 @@ permission that the caller logs.  What is matched, and why the rest is not:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyschedule.ir.nodes import (
     Assign,
@@ -71,6 +71,21 @@ def match(stmt: Stmt) -> Reduction | None:
         target = _element(stmt)
         return None if target is None else _step(stmt.value, target, element_of(target.type).strong())
     return None
+
+
+def turned_around(stmt: Stmt) -> tuple[str, Expr, Expr] | None:
+    """Of a step such as `m = min(x, m)`, which is no reduction since it keeps a NaN by its place: the name of its
+    target, the value, and the one to write instead, `min(m, x)`, with which it is one.  `None` for all else."""
+    if not isinstance(stmt, (Assign, Store)) or match(stmt) is not None:
+        return None
+    target = Var(stmt.target, stmt.vtype) if isinstance(stmt, Assign) else _element(stmt)
+    if target is None:
+        return None
+    value = _strip(stmt.value, element_of(target.type).strong())
+    if not isinstance(value, Call) or value.function not in ("pmin", "pmax"):
+        return None
+    instead = replace(value, args=value.args[::-1])
+    return None if match(replace(stmt, value=instead)) is None else (_name(target), value, instead)
 
 
 def reader(body: tuple[Stmt, ...], name: str) -> Stmt | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 
-from pyschedule import poll, tile, unroll, vectorize
+from pyschedule import ScheduleWarning, poll, tile, unroll, vectorize
 from tests.contract.oracle import RNG, numbers, same, scheduled
 
 SCHEDULES = {
@@ -190,3 +191,64 @@ def test_strict_math_in_rows_and_formulas():
         same(scheduled(normalised, *schedule), numbers("float64", 5, 17), np.zeros((5, 17)), 1e-5)
     x, y = RNG.standard_normal(1000) * 3, RNG.standard_normal(1000) * 2
     same(vectorize("i", 8, strict_math=True)(formulas), x, y, np.zeros((10, 1000)), targets=("cpu",))
+
+
+# ------------------------------------------------------------------------------------- extrema the other way around
+
+
+def least(x):
+    m = np.inf
+    for i in range(x.shape[0]):
+        m = min(x[i], m)
+    return m
+
+
+def least_of_integers(x):
+    m = 1 << 40
+    for i in range(x.shape[0]):
+        m = min(x[i], m)
+    return m
+
+
+def row_maxima(x, out):
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            out[i] = max(abs(x[i, j]), out[i])
+
+
+def largest_so_far(x, out):
+    m = 0.0
+    for i in range(x.shape[0]):
+        m = x[i] if m < x[i] else m
+        out[i] = min(m, x[i])
+
+
+@pytest.mark.parametrize(
+    "decorate", [vectorize("i", 4), tile(i=4, parallel="i.0")], ids=["Vectorization", "Parallelization"]
+)
+def test_an_extremum_with_its_accumulator_last_says_which_is_a_reduction(decorate):
+    kernel = decorate(least)
+    with pytest.warns(ScheduleWarning, match=r"`min\(x\[i\], m\)` .* is no reduction; `min\(m, x\[i\]\)` is one"):
+        log = str(kernel.lower(np.zeros(9)).log)
+    assert "`min(m, x[i])` is one" in log
+    with_nans = np.array([3.0, np.nan, 5.0, 4.0, np.nan, 6.0, 7.0, 8.0, 9.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ScheduleWarning)
+        assert decorate(least)(with_nans) == least(with_nans) == 6.0
+
+
+def test_an_element_is_named_in_the_users_words():
+    kernel = vectorize("j", 4)(row_maxima)
+    with pytest.warns(
+        ScheduleWarning, match=r"`max\(abs\(x\[i, j\]\), out\[i\]\)` .*`max\(out\[i\], abs\(x\[i, j\]\)\)` is"
+    ):
+        kernel.lower(np.zeros((3, 9)), np.zeros(3))
+
+
+def test_integers_need_no_advice_nor_does_what_is_in_the_way_for_another_reason():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ScheduleWarning)
+        vectorize("i", 4)(least_of_integers).lower(np.zeros(9, np.int64))
+    with pytest.warns(ScheduleWarning) as caught:
+        vectorize("i", 4)(largest_so_far).lower(np.zeros(9), np.zeros(9))
+    assert not any("is one" in str(warning.message) for warning in caught)
