@@ -26,8 +26,9 @@ from pyschedule.ir.nodes import Alloc, Array, Assign, Const, Expr, Kernel, Load,
 from pyschedule.ir.types import Scalar, Vector, element_of, lanes_of
 from pyschedule.ir.visitors import Body, expressions, variables, walk, walk_expr, written_variables
 
-#: The units that are instructions on vector registers, and whether these multiply and add to a sum at once.
-DOT_PRODUCTS = {"AVX-512 VNNI": True, "AVX-512": False}
+#: The units that are instructions on vector registers, of how many words, and whether these multiply and add to a
+#: sum at once.
+DOT_PRODUCTS = {"AVX-512 VNNI": (16, 1), "AVX-512": (16, 0), "AVX-VNNI": (8, 1), "AVX2": (8, 0)}
 #: Local arrays of at most this many bytes (and of constant extents) lie in the stack frame.
 STACK_BYTES = 4096
 
@@ -322,7 +323,7 @@ class MemoryWriter(VectorWriter):
         ]
         columns = [self.array(stmt.right), self._block(right, (*stmt.right_place, build.ZERO))]
         if stmt.unit in DOT_PRODUCTS:
-            fixed = [stmt.height, width, int(stmt.fresh), stmt.zero_point, int(DOT_PRODUCTS[stmt.unit])]
+            fixed = [stmt.height, width, int(stmt.fresh), stmt.zero_point, *DOT_PRODUCTS[stmt.unit]]
             arguments = [*result, *operand, *columns, self.index(stmt.depth), *map(str, fixed)]
             self.line(self.function("dot_products", arguments).text, self.place(stmt.loc))
             return

@@ -156,12 +156,22 @@ def dot_products(features: Mapping[str, bool]) -> MatrixUnit | None:
     saturation; without VNNI there are pairs of int16 (VPMADDWD), which bytes are widened to as they are packed.
     (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2: VPDPBUSD, VPDPWSSD, VPMADDWD.)
     """
-    types = ("int8", "uint8", "int16")
-    if not features.get("avx512bw", False):  # operands are packed with masks of 64 lanes of one byte
-        return None
-    if features.get("avx512vnni", False):
-        return MatrixUnit("AVX-512 VNNI", 16, 64, types, in_place=False, unlike_signs=True)
-    return MatrixUnit("AVX-512", 16, 64, types, in_place=False, least_bytes=2)
+    for registers, without, fused, name in (
+        ("avx512bw", "AVX-512", "avx512vnni", "AVX-512 VNNI"),
+        ("avx2", "AVX2", "avxvnni", "AVX-VNNI"),
+    ):
+        if features.get(registers, False):
+            vnni = features.get(fused, False)
+            return MatrixUnit(
+                name if vnni else without,
+                rows=16,
+                row_bytes=64,
+                types=("int8", "uint8", "int16"),
+                in_place=False,
+                unlike_signs=vnni,
+                least_bytes=1 if vnni else 2,
+            )
+    return None
 
 
 def _matrix_units(features: Mapping[str, bool]) -> tuple[MatrixUnit, ...]:

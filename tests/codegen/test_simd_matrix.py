@@ -12,6 +12,7 @@ from numba import njit
 from pyschedule.codegen.simd import (
     begins_at_lines,
     dot_products,
+    matrix_packing,
     matrix_product,
     pack,
     release_matrix_unit,
@@ -71,7 +72,20 @@ def packer(groups: int, group: int, layout: str, added: int) -> Any:
 def test_a_block_is_packed_with_zeros_around_from_any_layout(
     dtype: Any, held: Any, added: int, layout: str, whole: bool
 ) -> None:
-    held = np.dtype(held)
+    check_packing(dtype, np.dtype(held), added, layout, whole)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("layout", ["depth", "lanes"])
+@pytest.mark.parametrize(("dtype", "held", "added"), [(np.int8, np.uint8, 128), (np.uint8, np.int16, 0)])
+def test_a_block_is_packed_so_too_where_bytes_have_no_masks(
+    monkeypatch: pytest.MonkeyPatch, dtype: Any, held: Any, added: int, layout: str, whole: bool
+) -> None:
+    monkeypatch.setattr(matrix_packing, "features_of", lambda _context: ["+avx2"])
+    check_packing(dtype, np.dtype(held), added, layout, whole)
+
+
+def check_packing(dtype: Any, held: np.dtype[Any], added: int, layout: str, whole: bool) -> None:
     depth_of_tile = 64 // held.itemsize
     group = depth_of_tile if whole else 4 // held.itemsize
     run = packer(depth_of_tile // group, group, layout, added)
@@ -111,33 +125,24 @@ def test_rows_begin_at_lines_of_the_cache_or_they_do_not() -> None:
     assert not last(memory[:3600].view(np.uint16).reshape(15, 120))
 
 
-#: What multiplies blocks of these types, by whether the host has the instructions: the matrix unit, or vectors.
 FEATURES = llvm.get_host_cpu_features()
+TILES = any(unit.name == "AMX" for unit in host().matrix)
+#: What multiplies blocks in vectors: the feature, the lanes of a register, and whether it also adds to a sum.
+VECTORS = {"avx512vnni": (16, 1), "avx512bw": (16, 0), "avxvnni": (8, 1), "avx2": (8, 0)}
+#: The types of the operands, by what multiplies them.
 UNITS = [
     pytest.param(
-        "tiles",
-        np.int8,
-        np.int8,
-        marks=pytest.mark.skipif(
-            all(unit.name != "AMX" for unit in host().matrix),
-            reason="this machine has no matrix unit, or may not use it",
-        ),
+        *("tiles", np.int8, np.int8),
+        marks=pytest.mark.skipif(not TILES, reason="this machine has no matrix unit, or may not use it"),
     ),
     *(
         pytest.param(
-            "fused",
-            *kinds,
-            marks=pytest.mark.skipif(
-                not FEATURES.get("avx512vnni", False), reason="this machine has no AVX-512 VNNI"
-            ),
+            *(feature, *kinds),
+            marks=pytest.mark.skipif(not FEATURES.get(feature, False), reason=f"this machine has no {feature}"),
         )
+        for feature, (_, fused) in VECTORS.items()
         for kinds in ((np.uint8, np.int8), (np.int8, np.uint8), (np.int16, np.int16))
-    ),
-    pytest.param(
-        "pairs",
-        np.int16,
-        np.int16,
-        marks=pytest.mark.skipif(not FEATURES.get("avx512bw", False), reason="this machine has no AVX-512 BW"),
+        if fused or kinds[0] == np.int16
     ),
 ]
 
@@ -152,11 +157,11 @@ def adder(how: str, added: int) -> Any:
             release_matrix_unit()
 
         return on_tiles
-    fused = int(how == "fused")
+    lanes, fused = VECTORS[how]
 
     @njit
     def in_vectors(result, offset, rows, columns, left, right, depth):
-        dot_products(result, offset, 70, rows, columns, left, 0, right, 0, depth, 48, 32, 0, added, fused)
+        dot_products(result, offset, 70, rows, columns, left, 0, right, 0, depth, 48, 32, 0, added, lanes, fused)
 
     return in_vectors
 

@@ -41,13 +41,18 @@ def test_vectors_multiply_groups_of_integers_by_the_instructions_there_are() -> 
     assert fused.operands(int16, uint8) == fused.operands(int16, int16) == (int16, int16, 0)
     assert pairs.operands(int8, int8) == (int16, int16, 0)
     assert dot_products({"avx512vnni": True}) is None
+    wide, half = {"avx512bw": True}, {"avx2": True}
+    found = [
+        dot_products(features) for features in (wide | half | {"avxvnni": True}, half | {"avxvnni": True}, half)
+    ]
+    assert [unit and unit.name for unit in found] == ["AVX-512", "AVX-VNNI", "AVX2"]
 
 
 def test_gpus_have_no_matrix_unit_of_this_kind() -> None:
     assert cuda("sm_90a").matrix == ()
 
 
-@pytest.mark.parametrize("setting", [{"NUMBA_CPU_FEATURES": "+avx2,+fma"}, {"NUMBA_CPU_NAME": "generic"}])
+@pytest.mark.parametrize("setting", [{"NUMBA_CPU_FEATURES": "+avx,+fma"}, {"NUMBA_CPU_NAME": "generic"}])
 def test_features_that_the_compiler_may_not_use_are_not_there(setting: dict[str, str]) -> None:
     code = "from pyschedule.schedule.targets import host; print(host().matrix)"
     run = subprocess.run(

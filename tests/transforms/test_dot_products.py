@@ -18,7 +18,12 @@ from pyschedule.ir.visitors import walk
 from pyschedule.schedule import targets
 from pyschedule.schedule.targets import Target, dot_products, host
 
-FEATURES = {"AVX-512 VNNI": ["avx512bw", "avx512vnni"], "AVX-512": ["avx512bw"]}
+FEATURES = {
+    "AVX-512 VNNI": ["avx512bw", "avx512vnni"],
+    "AVX-512": ["avx512bw"],
+    "AVX-VNNI": ["avx2", "avxvnni"],
+    "AVX2": ["avx2"],
+}
 TAILS = [(1, 1, 1), (16, 16, 64), (17, 33, 65), (40, 16, 3), (9, 70, 131), (0, 5, 5), (5, 0, 5), (5, 5, 0)]
 INT8, UINT8, INT16 = np.int8, np.uint8, np.int16
 

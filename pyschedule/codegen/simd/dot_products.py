@@ -36,10 +36,9 @@ from pyschedule.codegen.simd.matrix_packing import (
 )
 from pyschedule.codegen.simd.types import INT32, broadcast, element_bytes, intrinsic, literal
 
-_LANES = 16
-_VECTOR = ir.VectorType(INT32, _LANES)
-#: Sums that are made at once: twice as many as an instruction takes cycles, of which two are issued in each.
-_SUMS = 16
+#: Sums that are made at once, by the lanes of a register: as many as leave half of the registers to operands, and
+#: enough for instructions that take four or five cycles, of which two begin in each.
+_SUMS = {16: 16, 8: 8}
 #: The groups of four bytes in a row of a tile.
 _GROUPS = ROW_BYTES // WORD
 
@@ -61,51 +60,52 @@ def dot_products(
     width: Any,
     fresh: Any,
     zero_point: Any,
+    lanes: Any,
     fused: Any,
 ) -> Any:
     """Adds a product to the block of `rows` by `columns` at `array[offset]`, its rows `step` elements apart.
 
     `left` and `right` are packed: `height` rows and `width` columns, and `depth` elements of each; `zero_point` has
-    been added to each element of `left`.  `fresh`: nothing is added to.  `fused`: there are instructions that
-    multiply and add to a sum at once (VNNI).
+    been added to each element of `left`.  `fresh`: nothing is added to.  `lanes`: the words of a register.
+    `fused`: there are instructions that multiply and add to a sum at once (VNNI).
     """
-    fixed = [literal(item) for item in (height, width, fresh, zero_point, fused)]
+    fixed = [literal(item) for item in (height, width, fresh, zero_point, lanes, fused)]
     if None in fixed:
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kinds = signature.args
-        block_rows, block_columns, is_fresh, zero, is_fused = fixed
+        block_rows, block_columns, is_fresh, zero, words, is_fused = fixed
         target, one, other = (bytes_at(context, builder, kinds[at], args[at], args[at + 1]) for at in (0, 5, 7))
         unsigned = not kinds[5].dtype.signed, not kinds[7].dtype.signed
         size = element_bytes(kinds[5].dtype)
-        multiply = _multiplication(builder, size, unsigned, bool(is_fused))
+        multiply = _multiplication(builder, size, unsigned, words, bool(is_fused))
         block = _Block(one, other, block_rows, block_columns, args[9], size, zero)
-        _Writer(builder, multiply, block).write(target, args[2], args[3], args[4], bool(is_fresh))
+        _Writer(builder, multiply, block, words).write(target, args[2], args[3], args[4], bool(is_fresh))
         return context.get_dummy_value()
 
     integer = types.int64
     operands = (left, integer, right, integer, integer)
-    return types.none(array, *[integer] * 4, *operands, height, width, fresh, zero_point, fused), codegen
+    return types.none(array, *[integer] * 4, *operands, height, width, fresh, zero_point, lanes, fused), codegen
 
 
 def _multiplication(
-    builder: Any, size: int, unsigned: tuple[bool, bool], fused: bool
+    builder: Any, size: int, unsigned: tuple[bool, bool], lanes: int, fused: bool
 ) -> Callable[[Any, Any, Any], Any]:
     """The function that adds the products of groups to sums, all of them vectors of 32-bit words."""
+    bits, pair = lanes * 32, {16: "avx512.pmaddw.d.512", 8: "avx2.pmadd.wd"}[lanes]
 
     def call(name: str, *values: Any) -> Any:
-        kind = ir.FunctionType(_VECTOR, [value.type for value in values])
-        function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.avx512.{name}.512")
-        return builder.call(function, values)
+        kind = ir.FunctionType(ir.VectorType(INT32, lanes), [value.type for value in values])
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), values)
 
     def add(total: Any, one: Any, other: Any) -> Any:
         if size == 1:  # the first one has no signs
-            return call("vpdpbusd", total, *((one, other) if unsigned[0] else (other, one)))
+            return call(f"avx512.vpdpbusd.{bits}", total, *((one, other) if unsigned[0] else (other, one)))
         if fused:
-            return call("vpdpwssd", total, one, other)
-        pairs = ir.VectorType(ir.IntType(16), 2 * _LANES)
-        return builder.add(total, call("pmaddw.d", builder.bitcast(one, pairs), builder.bitcast(other, pairs)))
+            return call(f"avx512.vpdpwssd.{bits}", total, one, other)
+        pairs = ir.VectorType(ir.IntType(16), 2 * lanes)
+        return builder.add(total, call(pair, builder.bitcast(one, pairs), builder.bitcast(other, pairs)))
 
     return add
 
@@ -124,14 +124,15 @@ class _Block:
 
 
 class _Writer:
-    """Writes the code of one product."""
+    """Writes the code of one product, in vectors of so many lanes."""
 
-    def __init__(self, builder: Any, multiply: Callable[[Any, Any, Any], Any], block: _Block) -> None:
+    def __init__(self, builder: Any, multiply: Callable[[Any, Any, Any], Any], block: _Block, lanes: int) -> None:
         self.builder, self.multiply, self.block = builder, multiply, block
+        self.lanes, self.vector = lanes, ir.VectorType(INT32, lanes)
 
     def write(self, target: Any, step: Any, rows: Any, columns: Any, fresh: bool) -> None:
         """Adds to the block at `target`, or (`fresh`) writes it: as much of it as `rows` and `columns` say."""
-        builder, block = self.builder, self.block
+        builder, block, lanes = self.builder, self.block, self.lanes
         row_bytes = builder.mul(step, constant(WORD))
         rows, columns = at_most(builder, rows, block.rows), at_most(builder, columns, block.columns)
 
@@ -139,12 +140,12 @@ class _Writer:
             right = advanced(builder, block.right, builder.mul(column, constant(WORD)))
             here = builder.sub(columns, column)
             masks = [
-                first_lanes(builder, at_most(builder, builder.sub(here, constant(at * _LANES)), _LANES), _LANES)
+                first_lanes(builder, at_most(builder, builder.sub(here, constant(at * lanes)), lanes), lanes)
                 for at in range(vectors)
             ]
             place = advanced(builder, target, builder.mul(column, constant(WORD)))
             starts = self._starts(right, vectors)
-            down = _SUMS // vectors
+            down = _SUMS[lanes] // vectors
             with cgutils.for_range_slice(builder, constant(0), rows, constant(down)) as (row, _):
                 left = advanced(builder, block.left, builder.mul(row, constant(ROW_BYTES)))
                 sums = [self._sums(starts) for _ in range(down)]
@@ -152,8 +153,8 @@ class _Writer:
                 at = advanced(builder, place, builder.mul(row, row_bytes))
                 self._stored(at, row_bytes, builder.sub(rows, row), sums, masks, fresh)
 
-        with cgutils.for_range_slice(builder, constant(0), columns, constant(2 * _LANES)) as (column, _):
-            more = builder.icmp_signed(">", builder.sub(columns, column), constant(_LANES))
+        with cgutils.for_range_slice(builder, constant(0), columns, constant(2 * lanes)) as (column, _):
+            more = builder.icmp_signed(">", builder.sub(columns, column), constant(lanes))
             with builder.if_else(more) as (then, otherwise):
                 with then:
                     strip(column, 2)
@@ -163,17 +164,18 @@ class _Writer:
     def _sums(self, starts: Sequence[Any]) -> list[Any]:
         """Variables for one row of sums."""
         builder = self.builder
-        found = [cgutils.alloca_once(builder, _VECTOR) for _ in starts]
+        found = [cgutils.alloca_once(builder, self.vector) for _ in starts]
         for place, start in zip(found, starts, strict=True):
             builder.store(start, place)
         return found
 
     def _starts(self, right: Any, vectors: int) -> list[Any]:
         """What sums begin with: zero, less what the zero point adds to them."""
-        builder, zero = self.builder, ir.Constant(_VECTOR, None)
+        builder, zero = self.builder, ir.Constant(self.vector, None)
         if not self.block.zero_point:
             return [zero] * vectors
-        points = broadcast(builder, ir.Constant(INT32, (self.block.zero_point & 0xFF) * 0x01010101), _LANES)
+        word = ir.Constant(INT32, (self.block.zero_point & 0xFF) * 0x01010101)
+        points = broadcast(builder, word, self.lanes)
         sums = self._sums([zero] * vectors)
 
         def add(_left: Any, place: Any) -> None:
@@ -191,7 +193,7 @@ class _Writer:
             columns = [self._vector(other, at) for at in range(len(sums[0]))]
             for number, row in enumerate(sums):
                 place = builder.bitcast(advanced(builder, one, number * ROW_BYTES), INT32.as_pointer())
-                word = broadcast(builder, builder.load(place, align=WORD), _LANES)
+                word = broadcast(builder, builder.load(place, align=WORD), self.lanes)
                 for total, column in zip(row, columns, strict=True):
                     builder.store(self.multiply(builder.load(total), word, column), total)
 
@@ -199,8 +201,8 @@ class _Writer:
 
     def _vector(self, place: Any, number: int) -> Any:
         builder = self.builder
-        at = advanced(builder, place, number * _LANES * WORD)
-        return builder.load(builder.bitcast(at, _VECTOR.as_pointer()), align=WORD)
+        at = advanced(builder, place, number * self.lanes * WORD)
+        return builder.load(builder.bitcast(at, self.vector.as_pointer()), align=WORD)
 
     def _over_depth(self, left: Any, right: Any, add: Callable[[Any, Any], None]) -> None:
         """Writes `add` for each group of four bytes of depth: a row's of whole tiles, and then those of a part."""
@@ -239,7 +241,7 @@ class _Writer:
             with builder.if_then(builder.icmp_signed(">", rows, constant(number))):
                 at = advanced(builder, place, builder.mul(row_bytes, constant(number)))
                 for vector, (total, mask) in enumerate(zip(row, masks, strict=True)):
-                    there = advanced(builder, at, vector * _LANES * WORD)
+                    there = advanced(builder, at, vector * self.lanes * WORD)
                     value = builder.load(total)
                     if not fresh:
                         value = builder.add(value, masked_load(builder, there, INT32, mask))

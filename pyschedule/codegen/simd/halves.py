@@ -30,16 +30,16 @@ _WORD = ir.IntType(16)
 
 def _has_half_conversion(context: Any) -> bool:
     """Whether one instruction converts between float16 and float32 on the processor compiled for."""
-    features = _features(context)
+    features = features_of(context)
     return "+f16c" in features or "+fullfp16" in features
 
 
 def _has_bfloat16_conversion(context: Any) -> bool:
     """Whether one instruction rounds a vector of float32 to bfloat16 on the processor compiled for."""
-    return "+avx512bf16" in _features(context)
+    return "+avx512bf16" in features_of(context)
 
 
-def _features(context: Any) -> list[str]:
+def features_of(context: Any) -> list[str]:
     return str(context.codegen().magic_tuple()[2]).split(",")
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
 
+from pyschedule.codegen.simd.halves import features_of
 from pyschedule.codegen.simd.memory import element_pointer
 from pyschedule.codegen.simd.types import (
     BIT,
@@ -129,16 +131,26 @@ class Held:
 
 
 class Packer:
-    """Writes the code that packs one block of elements of `size` bytes."""
+    """Writes the code that packs one block of elements of `size` bytes.
 
-    def __init__(self, builder: Any, size: int, held: Held, group: int, groups: int, width: int) -> None:
+    `whole`: the block is there as a whole, and vectors are read without masks.
+    """
+
+    def __init__(
+        self, builder: Any, size: int, held: Held, group: int, groups: int, width: int, *, whole: bool = False
+    ) -> None:
         self.builder, self.element, self.size, self.held = builder, ir.IntType(8 * size), size, held
+        self.masked = not whole
         self.group, self.groups, self.width = group, groups, width
         self.depth = group * groups
         self.per_word = WORD // held.size
 
     def _load(self, pointer: Any, mask: Any) -> Any:
-        return self.held.of(self.builder, masked_load(self.builder, pointer, self.element, mask))
+        builder = self.builder
+        if self.masked:
+            return self.held.of(builder, masked_load(builder, pointer, self.element, mask))
+        vector = ir.VectorType(self.element, mask.type.count)
+        return self.held.of(builder, builder.load(builder.bitcast(pointer, vector.as_pointer()), align=self.size))
 
     def from_depth(self, tile: Any, source: Any, lane_step: Any, lanes: Any, depth: Any) -> None:
         """From where the elements of a lane are neighbours."""
@@ -261,15 +273,27 @@ def pack(
         target = bytes_at(context, builder, tile_type, args[0], args[1])
         source = bytes_at(context, builder, array_type, args[2], args[3])
         held = Held(element_bytes(tile_type.dtype), array_type.dtype.signed, added)
-        packer = Packer(builder, size, held, together, count, lanes_in_all)
+        masks = "+avx512bw" in features_of(context)  # of lanes of one byte
+        packer = Packer(builder, size, held, together, count, lanes_in_all, whole=not masks)
         one, other = ((arg, builder.mul(arg, constant(size))) for arg in args[4:6])
         there = at_most(builder, args[6], lanes_in_all), at_most(builder, args[7], packer.depth)
+        one_by_one = partial(packer.one_by_one, target, source, (one[1], other[1]), *there)
         if _is_one(other[0]):
-            packer.from_depth(target, source, one[1], *there)
+            in_vectors = partial(packer.from_depth, target, source, one[1], *there)
         elif _is_one(one[0]):
-            packer.from_lanes(target, source, other[1], *there)
+            in_vectors = partial(packer.from_lanes, target, source, other[1], *there)
         else:
-            packer.one_by_one(target, source, (one[1], other[1]), *there)
+            in_vectors = one_by_one
+        if masks or in_vectors is one_by_one:
+            in_vectors()
+            return context.get_dummy_value()
+        extents = constant(lanes_in_all), constant(packer.depth)
+        whole = [builder.icmp_signed("==", count, extent) for count, extent in zip(there, extents, strict=True)]
+        with builder.if_else(builder.and_(*whole)) as (then, otherwise):
+            with then:
+                in_vectors()
+            with otherwise:
+                one_by_one()
         return context.get_dummy_value()
 
     integer = types.int64
