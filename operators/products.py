@@ -23,15 +23,29 @@ FEW = 4
 SOME = 24
 #: Up to so many multiplications a product is made from where its operands lie: packing would cost more.
 SMALL_WORK = 128**3
-#: Up to so many elements of B are read from where they lie for `SOME` rows: packing pays where more rows read them.
-READ_IN_PLACE = 1024 * 1024
+#: So it is made for at most so many rows from a B of at most so many bytes: the fewer rows read what is packed, the
+#: less packing pays.
+READ_IN_PLACE = ((8, 32 << 20), (12, 4 << 20))
+#: And for these, where the rows of B do not crowd into few sets of the second cache.  A set recurs every `SETS`
+#: bytes; the greatest common divisor with the distance of two rows says in how many of them rows begin.
+UNCROWDED = ((24, 8 << 20), (64, 1 << 20))
+SETS, CROWDED = 128 << 10, 1 << 20
+#: More than `SOME` rows do so up to so many multiplications for a column; or where the processor sees by itself
+#: which row of B comes next, as it does up to so many bytes from row to row.
+COLUMN_WORK = 48 * 256
+FOLLOWED = 2048
 #: Up to so many elements a left operand may be read across its rows.
 CACHED = 128 * 1024
-#: Up to this depth 16 packed vectors of columns stay in the second cache.
-DEPTH = 1280
+#: Up to this depth packed columns stay in the second cache: 8 vectors of them; and with A packed as well, 16.
+DEPTH = 1536
+PACKED_DEPTH = 1280
+#: From this depth on 8 vectors of columns are packed at a time, and not 16; for up to `NARROW_ROWS` rows from the
+#: second one.
+NARROW_DEPTH = 768
+NARROW_ROWS, NARROW_FEW_DEPTH = 192, 256
 #: What a vector costs in a tile of these forms, and what one alone does: 6 sums are too few for a processor to
 #: add to one in each cycle, 8 are enough.  Measured with AVX-512 from 24 x 24 to 128 x 128 and at 24 x 1000.
-IN_TILE = {kernels.SMALL: 1.0, kernels.SMALL_THREE: 1.0, kernels.SMALL_TWO: 1.08}
+IN_TILE = {kernels.SMALL: 1.0, kernels.SMALL_THREE: 1.0, kernels.SMALL_TWO: 1.04}
 ALONE = {kernels.SMALL: 1.5, kernels.SMALL_THREE: 1.35, kernels.SMALL_TWO: 1.35}
 #: From so many multiplications on a matrix unit makes a product, where there is one.
 MATRIX_WORK = 32**3
@@ -93,16 +107,40 @@ def _form(left: Operand, right: Operand, target: Operand) -> str:
     if rows <= FEW:
         return kernels.ROW
     if rows * columns * depth >= MATRIX_WORK and kernels.on_matrix_unit(left.dtype.name):
-        return kernels.MATRIX_DEEP if depth * size > 2 * DEPTH else kernels.MATRIX
+        return kernels.MATRIX_DEEP if depth * size > 2 * PACKED_DEPTH else kernels.MATRIX
     if rows * columns * depth <= (SMALL_WORK if in_rows else SMALL_WORK // 64):
         return _small(rows, columns, target.dtype)
-    if in_rows and rows <= SOME and depth * columns <= READ_IN_PLACE:
+    if in_rows and _read_in_place(rows, right):
         return _small(rows, columns, target.dtype)
     if depth > 1 and left.strides[1] != left.dtype.itemsize and rows * depth > CACHED:
-        return kernels.TURNED_DEEP if depth > DEPTH else kernels.TURNED
+        return kernels.TURNED_DEEP if depth > PACKED_DEPTH else kernels.TURNED
     if left.dtype.name in HALVES:
-        return kernels.WIDENED_DEEP if depth > DEPTH else kernels.WIDENED
-    return kernels.DEEP if depth > DEPTH else kernels.BLOCKED
+        return kernels.WIDENED_DEEP if depth > PACKED_DEPTH else kernels.WIDENED
+    if depth > DEPTH:
+        return kernels.DEEP
+    narrow = depth >= (NARROW_FEW_DEPTH if rows <= NARROW_ROWS else NARROW_DEPTH)
+    return kernels.NARROW if narrow else kernels.BLOCKED
+
+
+def _read_in_place(rows: int, right: Operand) -> bool:
+    """Whether a product of so many rows, too large for `SMALL_WORK`, reads a B with contiguous rows where it lies.
+
+    Measured with AVX-512 and a second cache of 2 MiB.
+    """
+    depth, columns = right.shape
+    size, stride = right.dtype.itemsize, abs(right.strides[0])
+    extent = depth * columns * max(size, 4)  # halves are widened whenever they are read
+    if _within(rows, extent, READ_IN_PLACE):
+        return True
+    if math.gcd(stride, SETS) * depth > CROWDED or not _within(rows, extent, UNCROWDED):
+        return False
+    if rows <= SOME:
+        return True
+    return right.dtype.name not in HALVES and (rows * depth <= COLUMN_WORK or stride <= FOLLOWED)
+
+
+def _within(rows: int, extent: int, limits: tuple[tuple[int, int], ...]) -> bool:
+    return any(rows <= most and extent <= size for most, size in limits)
 
 
 def _small(rows: int, columns: int, dtype: np.dtype[Any]) -> str:

@@ -46,7 +46,7 @@ def gemm_kernel(A, B, C):
 
 #: How a product `Y[i, j] = f(sum over k)` is computed, by its shape and layout: see `schedule`.
 BLOCKED, DEEP, TURNED, TURNED_DEEP = "blocked", "deep", "turned", "turned-deep"
-WIDENED, WIDENED_DEEP = "widened", "widened-deep"
+WIDENED, WIDENED_DEEP, NARROW = "widened", "widened-deep", "narrow"
 SMALL, SMALL_THREE, SMALL_TWO, ROW, DOTS = "small", "small-3", "small-2", "row", "dots"
 MATRIX, MATRIX_DEEP = "matrix", "matrix-deep"
 
@@ -64,7 +64,8 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
 
     - `BLOCKED`: 6 rows by 4 vectors.  16 vectors of B are packed at a time, in the order in which they are read;
       they stay in the second cache (up to a depth of 1024 or so) while every 6 rows of A go over all of them.
-    - `DEEP`: the same, 1024 steps of k at a time; in between the sums are in memory.
+    - `NARROW`: the same with 8 vectors of B.
+    - `DEEP`: as `BLOCKED`, 1024 steps of k at a time; in between the sums are in memory.
     - `TURNED`, `TURNED_DEEP`: so too with 12 rows by 2 vectors, and A packed as well, for an A whose columns are
       contiguous.
     - `MATRIX`: blocks of 32 rows by 32 columns, for a matrix unit.  512 columns of B are packed at a time, and
@@ -80,13 +81,16 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
     """
     panel = 4 * lanes
 
-    def packed(rows: int, columns: int, depth: int | None, also: str = "") -> list[Any]:
-        """Tiles of rows by columns in registers, in a block of 96 rows; `depth` cuts k, `also` is packed too."""
+    def packed(rows: int, columns: int, depth: int | None, also: str = "", vectors: int = 16) -> list[Any]:
+        """Tiles of rows by columns in registers, in a block of 96 rows by so many vectors.
+
+        `depth` cuts k, `also` is packed too.
+        """
         cut: dict[str, Any] = {"k": depth} if depth else {}
         inner, outer = ("k.1", "k.0") if depth else ("k", "")
         stage = {right: outer or "j.0"} | ({also: "i.0"} if also else {})
         order = f"j.0 {outer} i.0 i.1 j.1 {inner} i.2 j.2"
-        sizes = {"i": (96, rows), "j": (16 * lanes, columns)} | cut
+        sizes = {"i": (96, rows), "j": (vectors * lanes, columns)} | cut
         return [
             tile(**sizes, order=order, stage=stage, parallel="j.0 i.0", target="cpu"),
             vectorize("j", width=lanes, target="cpu"),
@@ -100,12 +104,12 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
                 i=(48, rows),
                 j=vectors * lanes,
                 order=f"{batch} i.0 j.0 i.1 k i.2 j.1",
-                parallel=batch or "i.0",
+                parallel=batch or "i.0 j.0",
                 target="cpu",
             ),
             vectorize("j", width=lanes, target="cpu"),
             unroll("i", rows, target="cpu"),
-            unroll("k", 2, target="cpu"),
+            unroll("k", 4, target="cpu"),
         ]
 
     def for_matrix_unit(columns: int, depth: int | None) -> list[Any]:
@@ -124,6 +128,7 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
 
     on_cpu = {
         BLOCKED: packed(6, panel, None),
+        NARROW: packed(6, panel, None, vectors=8),
         DEEP: packed(6, panel, 1024),
         TURNED: packed(12, panel // 2, None, left),
         TURNED_DEEP: packed(12, panel // 2, 1024, left),

@@ -167,9 +167,12 @@ def test_each_form_of_kernel_is_reached():
         (200, True): kernels.BLOCKED,
         (200, False): kernels.BLOCKED,
     }
-    deep = normal(1, 200 * 1300)
-    long, tall = deep.reshape(200, 1300), deep.reshape(1300, 200)
+    deep = normal(1, 200 * 1600)
+    long, tall = deep.reshape(200, 1600), deep.reshape(1600, 200)
     assert form(long, tall) is kernels.product_kernel(kernels.DEEP, 16)
+    assert form(long[:, :1536], tall[:1536]) is kernels.product_kernel(kernels.NARROW, 16)
+    assert form(long[:192, :300], tall[:300]) is kernels.product_kernel(kernels.NARROW, 16)
+    assert form(long[:, :300], tall[:300]) is kernels.product_kernel(kernels.BLOCKED, 16)
     assert form(tall.T, tall) is kernels.product_kernel(kernels.TURNED_DEEP, 16)
     assert form(tall[:1000].T, tall[:1000]) is kernels.product_kernel(kernels.TURNED, 16)
     for (count, by_rows), wanted in expected.items():
@@ -178,6 +181,30 @@ def test_each_form_of_kernel_is_reached():
     assert form(rows, columns[:, :2]) is kernels.product_kernel(kernels.DOTS, 16)
     assert form(rows.T, rows[:, :2]) is kernels.product_kernel(kernels.ROW, 16)
     assert form(rows.astype(np.float64), rows.astype(np.float64)) is kernels.product_kernel(kernels.BLOCKED, 8)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "distance", "in_place"),
+    [
+        (8, 1000, 1000, 1024, True),  # one pass over B, wherever its rows lie
+        (12, 1000, 1000, 1024, True),
+        (24, 1000, 1000, 1000, True),
+        (24, 1000, 1000, 1024, False),  # its rows would put one another out of the cache
+        (24, 1000, 250, 1024, True),
+        (24, 1500, 1500, 1500, False),  # more than the cache holds
+        (48, 1000, 250, 1000, True),
+        (48, 1000, 300, 1000, False),
+        (64, 400, 500, 400, True),  # neighbouring rows are near
+        (64, 400, 500, 600, False),
+        (64, 400, 700, 400, False),
+        (65, 400, 500, 400, False),
+    ],
+)
+def test_a_few_rows_read_b_where_it_lies_unless_the_cache_cannot_hold_it(rows, columns, depth, distance, in_place):
+    a, b = np.empty((rows, depth), np.float32), np.empty((depth, distance), np.float32)[:, :columns]
+    ((kernel, _),), _ = operators.matmul.steps(a, b)
+    small = [kernels.product_kernel(form, 16) for form in kernels.SMALL_TILES]
+    assert (kernel in small) == in_place
 
 
 # ------------------------------------------------------------------------------------- cases, NaN, sentinels
