@@ -3,6 +3,9 @@
 For an operator of `a`, `b`, `out` it reads
 
     def matmul(a, b, *, out=None):
+        return _way(a, b, out)
+
+    def positional(a, b, out):
         if a.__class__ is not _ndarray: return _other(a, b, out)
         try:
             _a = a.flags.num; _b = b.flags.num; _out = 1 if out is None else out.flags.num
@@ -45,10 +48,14 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """`function` takes the operator's arguments, by name and default; `positional` takes all by position."""
+    """`function` takes the operator's arguments, by name and default; `positional` takes all by position.
+
+    `shorten(way)` has `function` go another way than `positional`.
+    """
 
     function: Any
     positional: Run
+    shorten: Callable[[Run], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +154,10 @@ def make_entries(form: Form, memo: dict[Any, Run], first: Callable[[tuple[Any, .
             f"return run({', '.join(form.arrays)})",
         )
     )
-    text = f"def {form.name}{header}:\n{body}\n\ndef positional({names}):\n{body}\n\n{_of_other_libraries(form)}"
+    text = (
+        f"def {form.name}{header}:\n    return _way({names})\n\n"
+        f"def positional({names}):\n{body}\n\n{_of_other_libraries(form)}"
+    )
     space: dict[str, Any] = {
         "_memo": memo,
         "_first": first,
@@ -157,7 +167,8 @@ def make_entries(form: Form, memo: dict[Any, Run], first: Callable[[tuple[Any, .
         "_defaults": {name: item.default for name, item in form.signature.parameters.items()},
     }
     exec(compile(text, f"<call of {form.name}>", "exec"), space)
-    return Entries(space[form.name], space["positional"])
+    space["_way"] = space["positional"]
+    return Entries(space[form.name], space["positional"], lambda way: space.update(_way=way))
 
 
 def _of_other_libraries(form: Form) -> str:
@@ -177,9 +188,9 @@ def _of_other_libraries(form: Form) -> str:
             missing = f"{name} is not None and " if name in form.optional else ""
             tests.append(f"{missing}_known.get({name}.__class__) is not kind")
     given = ", ".join(f"_{name}" if name in form.arrays else name for name in form.names)
-    back = f"return kind.wrap(positional({given}), {first})"
+    back = f"return kind.wrap(_way({given}), {first})"
     if "out" in form.arrays:
-        back = f"{back} if out is None else (positional({given}), out)[1]"
+        back = f"{back} if out is None else (_way({given}), out)[1]"
     return "\n    ".join(
         (
             f"def _other({names}):",

@@ -19,6 +19,8 @@ from operators.arrays import Operand, check_written
 from operators.entries import Form, make_entries
 from operators.foreign import NUMPY, SPEC, Foreign, Kind, kind_of
 from operators.plans import Plan, Run, written_out
+from operators.shortened import Shortened
+from pyschedule import Shortcuts
 
 #: Plans remembered for one operator.
 _REMEMBERED: Final = 1024
@@ -68,6 +70,7 @@ class _Calls:
             raise ValueError(f"{plan.__name__}: not all of {arrays} are parameters")
         self._memo: dict[Any, Run] = {}
         self._entries = make_entries(self._form, self._memo, self._first)
+        self._shortened = Shortened(plan.__name__, self._entries.positional, self._entries.shorten)
         function: Any = update_wrapper(self._entries.function, plan)
         function.python, function.lower, function.steps = self.python, self.lower, self.steps
         self.function: Operator = function
@@ -133,8 +136,24 @@ class _Calls:
             if len(self._memo) >= _REMEMBERED:
                 self._memo.clear()
             if key is not None:
-                self._memo[key] = run
+                self._memo[key] = self._noted(key, run, plan, values) if kind is NUMPY else run
         return run(*self._of_arrays(views))
+
+    def _noted(self, key: Values, run: Run, plan: Plan, values: Values) -> Run:
+        """`run`, until it has been called again and again with arguments like these `values`: then it is noted."""
+        if not Shortcuts.usable():
+            return run
+        others = {name: value for name, value in zip(self._names, values, strict=True) if name not in self._arrays}
+
+        def settle(*arrays: Any) -> None:
+            self._memo[key] = run
+            given = {**others, **dict(zip(self._arrays, arrays, strict=True))}
+            if given.get("out") is not None and given["out"] is given.get(self._form.in_place):
+                return  # that one array is passed twice would not be seen
+            in_order = {name: given[name] for name in self._names}
+            self._shortened.note(plan, in_order, self._recorded(plan, NUMPY, tuple(in_order.values())))
+
+        return Shortcuts.after_some_calls(run, settle)
 
     def _require_data(self, kind: Kind) -> None:
         if kind is SPEC:

@@ -26,6 +26,7 @@ from pyschedule.errors import (
 )
 from pyschedule.ir.signature import spec
 from pyschedule.kernel import inspect_loop_transforms
+from pyschedule.runtime.shortcuts import Shortcuts
 from pyschedule.runtime.warn import configure_logging
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ __all__ = [
     "OverlapError",
     "ScheduleError",
     "ScheduleWarning",
+    "Shortcuts",
     "__version__",
     "inspect_loop_transforms",
     "nounroll",

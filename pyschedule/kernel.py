@@ -15,6 +15,7 @@ from pyschedule.runtime.lowering import Definition
 from pyschedule.schedule.directives import BlockForm, Directive, Schedule
 
 if TYPE_CHECKING:
+    from pyschedule.runtime.compiled_call import CompiledCall
     from pyschedule.runtime.dispatch import Dispatch
     from pyschedule.runtime.lowering import Lowering
     from pyschedule.schedule.targets import Target
@@ -79,6 +80,8 @@ class ScheduledKernel:
     # --------------------------------------------------------------------------------------------- calling
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            return self._state.by_position(*args)
         if "timeout" in kwargs and "timeout" not in self._parsed.params:
             return self._state.within(kwargs.pop("timeout"), args, kwargs)
         return self._state.call(*args, **kwargs)
@@ -92,6 +95,11 @@ class ScheduledKernel:
         shorter way (arrays of other libraries or on a GPU, plain Python for a debugger) it is the kernel itself.
         """
         return self._state.prepared(args, kwargs) or self
+
+    def compiled(self, *args: Any) -> CompiledCall | None:
+        """The call of compiled code that a call with these arguments comes down to, for `pyschedule.Shortcuts`; one
+        like it must have been made before.  `None` where there is more to do in each call."""
+        return self._state.compiled(args)
 
     def cancel(self) -> None:
         """Stops all calls of this kernel that run now, in whatever threads: they raise `KernelCancelled`.
@@ -117,9 +125,9 @@ class ScheduledKernel:
 
 
 class _State:
-    """What a kernel finds out as it is used."""
+    """What a kernel finds out as it is used.  `by_position` is `call` without keywords, or a shorter way to it."""
 
-    __slots__ = ("_debugging", "_definition", "_dispatch", "_lock", "call")
+    __slots__ = ("_debugging", "_definition", "_dispatch", "_lock", "by_position", "call")
 
     def __init__(self, parsed: Parsed, schedule: Schedule) -> None:
         self._definition = (parsed, schedule)
@@ -127,6 +135,7 @@ class _State:
         self._lock = threading.Lock()
         self._debugging = is_debugging()
         self.call: Callable[..., Any] = self._first_plain_call if self._debugging else self._first_call
+        self.by_position = self.call
 
     @property
     def dispatch(self) -> Dispatch:
@@ -134,7 +143,7 @@ class _State:
 
         with self._lock:  # two threads must share one, or `cancel` would miss the calls of the other
             if self._dispatch is None:
-                self._dispatch = Dispatch(*self._definition)
+                self._dispatch = Dispatch(*self._definition, self._shortened)
             return self._dispatch
 
     def within(self, timeout: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -150,6 +159,9 @@ class _State:
     def prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
         return None if self._debugging else self.dispatch.prepared(args, kwargs)
 
+    def compiled(self, args: tuple[Any, ...]) -> CompiledCall | None:
+        return None if self._debugging else self.dispatch.compiled(args)
+
     def cancel(self) -> None:
         self.dispatch.require_poll()
         self.dispatch.calls.cancel()
@@ -157,12 +169,15 @@ class _State:
     def _first_plain_call(self, *args: Any, **kwargs: Any) -> Any:
         from pyschedule.runtime.debugging import PlainCalls
 
-        self.call = PlainCalls(self.dispatch, Definition(*self._definition))
+        self.call = self.by_position = PlainCalls(self.dispatch, Definition(*self._definition))
         return self.call(*args, **kwargs)
 
     def _first_call(self, *args: Any, **kwargs: Any) -> Any:
-        self.call = self.dispatch.call
+        self.call = self.by_position = self.dispatch.call
         return self.call(*args, **kwargs)
+
+    def _shortened(self, by_position: Callable[..., Any]) -> None:
+        self.by_position = by_position
 
 
 def _one_shape_an_array(form: BlockForm, parsed: Parsed) -> None:

@@ -152,6 +152,13 @@ _layer: str | None = None
 _forked = False
 
 
+def most_threads() -> int:
+    """How many threads `usable_threads` can ever say in this process."""
+    import numba
+
+    return int(numba.config.NUMBA_NUM_THREADS)
+
+
 def usable_threads() -> int:
     """How many threads a parallel launch would use now; 1 where threads cannot be used."""
     if _forked:

@@ -9,6 +9,7 @@ outputs, enter the compiled code.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from operator import is_
@@ -21,9 +22,11 @@ from pyschedule.ir.signature import ArgumentSpec, Shaped, Signature
 from pyschedule.runtime import binding
 from pyschedule.runtime import signature as arguments
 from pyschedule.runtime.cancellation import Calls, checked_timeout
-from pyschedule.runtime.compiler import Entrance, usable_threads
+from pyschedule.runtime.compiled_call import CompiledCall, compiled_call, is_possible
+from pyschedule.runtime.compiler import Entrance, most_threads, usable_threads
 from pyschedule.runtime.lowering import Definition, Lowering, assumed_of, plan_of
 from pyschedule.runtime.plan import Plan
+from pyschedule.runtime.shortcuts import Shortcuts
 from pyschedule.runtime.specialisations import Specialisations
 from pyschedule.schedule import targets
 from pyschedule.schedule.directives import Poll, Schedule
@@ -42,9 +45,14 @@ Values = tuple[Any, ...]
 
 
 class Dispatch:
-    """The calls of one kernel.  `call` has the function's own parameters; it is safe to use from threads."""
+    """The calls of one kernel.  `call` has the function's own parameters; it is safe to use from threads.
 
-    def __init__(self, parsed: Parsed, schedule: Schedule) -> None:
+    `shortened` is told of a shorter way to call with all arguments by position, once there is one.
+    """
+
+    def __init__(
+        self, parsed: Parsed, schedule: Schedule, shortened: Callable[[Entrance], None] | None = None
+    ) -> None:
         definition = self._definition = Definition(parsed, schedule)
         self._specialisations = Specialisations(definition)
         self._function = definition.parsed.function
@@ -53,6 +61,8 @@ class Dispatch:
         self._memo: dict[Values, Entrance] = {}
         self._gpu: GpuCalls | None = None
         self.call: Entrance = self._make_call()
+        self._shortcuts: Shortcuts | None = None
+        self._shortened = shortened
 
     # ------------------------------------------------------------------------------------- the fast path
 
@@ -105,7 +115,24 @@ class Dispatch:
                 key += [value.dtype, value.shape, *(() if in_order else (value.strides,)), value.flags.num]
         if len(self._memo) >= _REMEMBERED:
             self._memo.clear()
-        self._memo[tuple(key)] = bound
+        known = tuple(key)
+
+        def settle(*given: Any) -> None:
+            """Calls with arguments like these come again and again."""
+            self._memo[known] = bound
+            self._note(given)
+
+        self._memo[known] = Shortcuts.after_some_calls(bound, settle) if Shortcuts.usable() else bound
+
+    def _note(self, values: Values) -> None:
+        call = self.compiled(values)
+        if call is None or self._shortened is None:
+            return
+        if self._shortcuts is None:
+            self._shortcuts = Shortcuts(self._function.__name__, self.call, len(values))
+        sources = [(place, 0) if isinstance(value, np.ndarray) else None for place, value in enumerate(values)]
+        if self._shortcuts.note(values, call, sources, call.returned):
+            self._shortened(self._shortcuts.function)
 
     def prepared(self, args: Values, kwargs: dict[str, Any]) -> Entrance | None:
         """What calls with arguments like these enter once they have looked at them; `None` where each is new."""
@@ -114,6 +141,29 @@ class Dispatch:
             return None
         converted = self.convert(values)
         return self._bind(converted) if all(map(is_, values, converted)) else None
+
+    def compiled(self, values: Values) -> CompiledCall | None:
+        """The call of compiled code that a call with these arguments comes down to, after it has been made once;
+        `None` where there is more to do in each."""
+        names = self.parameters.names
+        given = all(
+            isinstance(value, np.ndarray) == (name in self.parameters.arrays)
+            for name, value in zip(names, values, strict=True)
+        )
+        if not given or not Shortcuts.usable() or any(map(arguments.is_cuda, values)):
+            return None
+        signature, target = self.signature_of(values), targets.host()
+        plan = self._specialisations.plan(signature, target).plan
+        named = dict(zip(names, values, strict=True))
+        if not is_possible(plan) or not binding.hold(plan.assumptions, named):
+            return None
+        mode, _ = self._mode(plan, named)
+        if mode != "serial" and most_threads() > 1:
+            return None
+        types = binding.numba_types(plan, named)
+        program: Any = self._specialisations.program(signature, target, "serial", types)
+        compiled = program.overloads.get(types)
+        return None if compiled is None else compiled_call(plan, compiled, named, types)
 
     def within(self, timeout: Any, args: Values, kwargs: dict[str, Any]) -> Any:
         """A call that is stopped `timeout` seconds after its compiled code has started."""
