@@ -136,10 +136,10 @@ class _Calls:
             if len(self._memo) >= _REMEMBERED:
                 self._memo.clear()
             if key is not None:
-                self._memo[key] = self._noted(key, run, plan, values) if kind is NUMPY else run
+                self._memo[key] = self._noted(key, run, values) if kind is NUMPY else run
         return run(*self._of_arrays(views))
 
-    def _noted(self, key: Values, run: Run, plan: Plan, values: Values) -> Run:
+    def _noted(self, key: Values, run: Run, values: Values) -> Run:
         """`run`, until it has been called again and again with arguments like these `values`: then it is noted."""
         if not Shortcuts.usable():
             return run
@@ -151,7 +151,9 @@ class _Calls:
             if given.get("out") is not None and given["out"] is given.get(self._form.in_place):
                 return  # that one array is passed twice would not be seen
             in_order = {name: given[name] for name in self._names}
-            self._shortened.note(plan, in_order, self._recorded(plan, NUMPY, tuple(in_order.values())))
+            views = tuple(in_order.values())
+            plan = self._planned(NUMPY, views)  # once more, as it refers to the arrays that it is made of
+            self._shortened.note(plan, in_order, self._recorded(plan, NUMPY, views))
 
         return Shortcuts.after_some_calls(run, settle)
 
