@@ -32,6 +32,8 @@ _WIDEST = 16
 READ_IN_PLACE = 9
 #: Register tiles: vectors of output channels, columns of a row, and how they compare where no column is lost.
 _SHAPES = ((4, 6, 1.0), (2, 14, 0.95), (2, 7, 0.9))
+#: The same where the part of the image that is read is copied, so that columns are a constant apart.
+_SHAPES_OF_COPIES = ((2, 14, 1.0), (4, 6, 0.97), (2, 7, 0.9))
 
 
 @operator("x", "weight", "bias", "out")
@@ -157,14 +159,15 @@ def _steps(
             return [*steps, product]
     if groups > 1 and depth == 1 and filters == groups:
         return _depthwise(images, weight, bias, results, windows, last, activation)
-    size = filters // groups
-    tile = _register_tile(size, results.shape[2 if last else 3], weight.dtype)
-    # Windows that are dilated leave gaps in what they read.
-    if not last and size <= 2 * tile[0] and windows.dilations == (1, 1):
-        arguments = _of_groups(images, weight, bias, results, groups, False, False)
+    size, columns = filters // groups, results.shape[2 if last else 3]
+    tile = _register_tile(size, columns, weight.dtype, _SHAPES_OF_COPIES)
+    # Windows that are dilated leave gaps in what they read; few channels side by side are no vectors to copy.
+    if size <= 2 * tile[0] and windows.dilations == (1, 1) and (not last or depth >= TURNED):
+        arguments = _of_groups(images, weight, bias, results, groups, last, last)
         given = ((window[0], window[1]), windows.strides, activation)
-        kernel = windowed_kernel(*given, *tile, _columns(results.shape[3], tile[1]))
+        kernel = windowed_kernel(*given, *tile, _columns(columns, tile[1]), depth < window[1])
         return [Step(kernel, (*arguments, windows.pads[0], windows.pads[2]))]
+    tile = _register_tile(size, columns, weight.dtype, _SHAPES)
     turned = not last and depth >= TURNED
     images, steps = _by_channels(images, windows.pads) if turned else _padded(images, windows, last)
     arguments = _of_groups(images, weight, bias, results, groups, last or turned, last)
@@ -216,11 +219,13 @@ def _part(extent: int) -> int:
     return min((7, 8, 6, 5, 4), key=lambda size: -extent % size)
 
 
-def _register_tile(filters: int, columns: int, dtype: np.dtype[Any]) -> tuple[int, int]:
+def _register_tile(
+    filters: int, columns: int, dtype: np.dtype[Any], among: tuple[tuple[int, int, float], ...]
+) -> tuple[int, int]:
     """The output channels, and the columns of a row, whose sums are kept in registers: of the shapes that fit, that
     which loses least to columns that are not there."""
     vector = lanes_of(dtype)
-    shapes = _SHAPES if filters > 2 * vector else [shape for shape in _SHAPES if shape[0] <= 2]
+    shapes = among if filters > 2 * vector else [shape for shape in among if shape[0] <= 2]
 
     def worth(shape: tuple[int, int, float]) -> float:
         _, pixels, rate = shape

@@ -173,20 +173,24 @@ def windowed_kernel(
     block: int,
     pixels: int,
     columns: int,
+    few_channels: bool,
     rows: int = 8,
 ) -> Any:
-    """The schedule for NCHW and few output channels in a group.
+    """The schedule for few output channels in a group, in either layout.
 
     As that of `convolution_kernel`, but for the image: the part of it that some `rows` of `columns` results need is
-    copied, with the zeros around it, and is in the caches while they are computed; once for each `block`.  Windows
-    that are dilated would leave gaps in that part.
+    copied, with the zeros around it, in the order in which it lies in memory, and is in the caches while they are
+    computed; once for two `block`s of output channels.  Windows that are dilated would leave gaps in that part.
+
+    `few_channels`: fewer input channels than columns of the window, so that these are the innermost loop.
     """
     kernel = windowed_nest(window, strides, activation)
+    depth = "c s" if few_channels else "s c"
     kernel = tile(
-        o=block,
+        o=(2 * block, block),
         x=(columns, pixels),
         y=rows,
-        order="n g o.0 y.0 x.0 y.1 x.1 r s c x.2 o.1",
+        order=f"n g o.0 y.0 x.0 o.1 y.1 x.1 r {depth} x.2 o.2",
         stage={"W": "o.0", "X": "x.0"},
         parallel="o.0 y.0",
         target="cpu",

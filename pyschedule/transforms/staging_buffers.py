@@ -93,8 +93,8 @@ def buffer_of(
     if not axes:
         raise Unsupported(f"'{array.name}' is read at one place")
     # Lanes want their elements side by side, whatever loop comes inside them; else the loops' order counts, or
-    # where an axis belongs to several loops (a window) the array's own.
-    axes.sort(key=lambda axis: (bool(axis.sources & lanes), 0 if halo else axis.position))
+    # where an axis belongs to several loops (a window) the array's own in memory.
+    axes.sort(key=lambda axis: (bool(axis.sources & lanes), axis.dim == array.unit_axis if halo else axis.position))
     if target.staging_widens and element_of(array.dtype).is_half and not any(axis.sources & lanes for axis in axes):
         # Halves are widened by whole vectors, from where they lie side by side.
         axes.sort(key=lambda axis: axis.dim == array.unit_axis)

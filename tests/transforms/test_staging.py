@@ -88,6 +88,15 @@ def test_a_window_is_copied_with_its_halo():
     assert buffers(lowering.stages["tiling"], "packed") == {"X_tile": "6 x 4 float32"}
 
 
+@pytest.mark.parametrize(("target", "space"), [(WIDE, "packed"), (GPU, "shared")])
+@pytest.mark.parametrize(("layout", "shape"), [("C", "6 x 4"), ("F", "4 x 6")])
+def test_a_window_is_copied_in_the_order_in_which_it_lies_in_memory(layout, shape, target, space):
+    arguments = np.asarray(counting(11, 9), order=layout), counting(3, 2), counting(9, 8)
+    lowering = tile(y=4, x=3, stage={"X": "x.0"})(convolution).lower(*arguments, target=target)
+    same(lowering, *arguments)
+    assert buffers(lowering.stages["tiling"], space) == {"X_tile": f"{shape} float32"}
+
+
 @pytest.mark.parametrize("shape", [(0, 0), (1, 1), (3, 5), (4, 3), (9, 8)])
 @pytest.mark.parametrize("target", [WIDE, GPU])
 def test_windows_at_the_edges(shape, target):
