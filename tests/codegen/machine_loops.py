@@ -1,4 +1,4 @@
-"""The loops of machine code, found in its text: each backward branch and what stands between it and its target."""
+"""The loops of machine code, found in its text: each branch back to where it comes from, and what is between."""
 
 from __future__ import annotations
 
@@ -92,9 +92,28 @@ def _code(text: str, label: re.Pattern[str], instruction: object) -> Code:
             labels[named[1]] = len(found)
         elif (one := instruction(line)) is not None:
             found.append(one)
+    targets = {place: labels[target] for place, (_, target) in enumerate(found) if target in labels}
+    instructions = tuple(one for one, _ in found)
     loops = tuple(
-        (labels[target], place + 1)
-        for place, (_, target) in enumerate(found)
-        if target is not None and labels.get(target, place + 1) <= place
+        (first, place + 1)
+        for place, first in targets.items()
+        if first <= place and _comes_back(instructions, targets, first, place)
     )
-    return Code(tuple(one for one, _ in found), loops)
+    return Code(instructions, loops)
+
+
+#: What no instruction behind it follows: on a CPU (a GPU's may have a condition).
+_NEVER_FALLS_THROUGH = re.compile(r"^(jmp|retq?|ret|b)(\s|$)")
+
+
+def _comes_back(instructions: tuple[str, ...], targets: dict[int, int], first: int, last: int) -> bool:
+    """Whether a backward branch is reached from its target by what stands between: it may be the end of code that
+    was put out of the way, and goes on where all others do."""
+    reached = {first}
+    for place in range(first, last):
+        if place in reached:
+            if not _NEVER_FALLS_THROUGH.match(instructions[place]):
+                reached.add(place + 1)
+            if place in targets:
+                reached.add(targets[place])
+    return last in reached

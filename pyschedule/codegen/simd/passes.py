@@ -8,38 +8,42 @@ time of its compilation, and as much goes into the types of sums and calls that 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any, Final
 
-from numba.core import types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import PassManager, register_pass
-from numba.core.lowering import Lower
+from numba.core.rewrites import rewrite_registry
 from numba.core.typed_passes import (
+    AnnotateTypes,
     InlineOverloads,
+    IRLegalization,
     NativeLowering,
     NopythonRewrites,
     NopythonTypeInference,
     PreLowerStripPhis,
 )
 from numba.core.untyped_passes import (
+    GenericRewrites,
     InlineClosureLikes,
     InlineInlinables,
+    IRProcessing,
     LiteralUnroll,
     ReconstructSSA,
     WithLifting,
 )
 
-from pyschedule.codegen.simd.types import VectorType
+from pyschedule.codegen.simd.lowering import FewerInstructions
 
 #: Passes for closures and comprehensions, `with`, functions to inline, `literal_unroll`, and expressions of whole
-#: arrays; and single assignment, which Numba has for variables of several types: here each has one.
+#: arrays; single assignment, which Numba has for variables of several types: here each has one; and the lives of
+#: variables, for generators.
 _NOTHING_TO_DO: Final = (
     InlineClosureLikes,
     InlineInlinables,
     InlineOverloads,
+    IRProcessing,
     LiteralUnroll,
     NopythonRewrites,
     PreLowerStripPhis,
@@ -94,31 +98,42 @@ class _Inference(NopythonTypeInference):  # type: ignore[misc]
             state.typingctx = context
 
 
-#: Types whose values nothing counts references in.
-_PLAIN: Final = (types.Number, types.Boolean, VectorType)
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Rewrites(GenericRewrites):  # type: ignore[misc]
+    """Without a look for the ends of variables' lives after it."""
+
+    _name = "pyschedule_rewrites"
+
+    def run_pass(self, state: Any) -> bool:
+        blocks = state.func_ir.blocks
+        for kind in rewrite_registry.rewrites["before-inference"]:
+            rewrite = kind(state)
+            for key in list(blocks):
+                while rewrite.match(state.func_ir, blocks[key], state.typemap, state.calltypes):
+                    blocks[key] = rewrite.apply()
+        return True
 
 
-class _Lower(Lower):  # type: ignore[misc]
-    """Does nothing where a number ends, and takes the implementation of an operator for its types without looking
-    for one for constants before: only powers have some, and each look in vain goes through all that extends Numba.
-    """
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _Legalization(IRLegalization):  # type: ignore[misc]
+    """Nothing: the front of the pipeline made neither phis nor ends of variables' lives (`FewerInstructions` needs
+    none)."""
 
-    def delvar(self, name: str) -> None:
-        in_time = name in self._blk_local_varmap or name not in self._singly_assigned_vars
-        if not (in_time and isinstance(self.typeof(name), _PLAIN)):
-            super().delvar(name)
+    _name = "pyschedule_legalization"
 
-    def lower_binop(self, resty: Any, expr: Any, op: Any) -> Any:
-        if op is operator.pow:
-            return super().lower_binop(resty, expr, op)
-        signature = self.fndesc.calltypes[expr]
-        function = self.context.typing_context.resolve_value_type(op)
-        operands = [
-            self.context.cast(self.builder, self.loadvar(operand.name), self.typeof(operand.name), wanted)
-            for operand, wanted in zip((expr.lhs, expr.rhs), signature.args, strict=True)
-        ]
-        result = self.context.get_function(function, signature)(self.builder, operands)
-        return self.context.cast(self.builder, result, signature.return_type, resty)
+    def run_pass(self, state: Any) -> bool:
+        return False
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _Annotation(AnnotateTypes):  # type: ignore[misc]
+    """A note of what is compiled, instead of each of its statements with its types, which the cache would keep."""
+
+    _name = "pyschedule_annotation"
+
+    def run_pass(self, state: Any) -> bool:
+        state.type_annotation = f"generated code: {state.func_id.func_qualname}"
+        return False
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -127,16 +142,23 @@ class _Lowering(NativeLowering):  # type: ignore[misc]
 
     @property
     def lowering_class(self) -> Any:
-        return _Lower
+        return FewerInstructions
 
     def run_pass(self, state: Any) -> Any:
+        state.flags = state.flags.copy()
+        state.flags.no_cfunc_wrapper = True  # nothing calls generated code as a C function
         if isinstance(state.library, Part):  # nothing calls it but the program that it is linked into
-            state.flags = state.flags.copy()
-            state.flags.no_compile = state.flags.no_cpython_wrapper = state.flags.no_cfunc_wrapper = True
+            state.flags.no_compile = state.flags.no_cpython_wrapper = True
         return super().run_pass(state)
 
 
-_IN_THEIR_PLACE: Final = {NopythonTypeInference: _Inference, NativeLowering: _Lowering}
+_IN_THEIR_PLACE: Final = {
+    AnnotateTypes: _Annotation,
+    GenericRewrites: _Rewrites,
+    IRLegalization: _Legalization,
+    NativeLowering: _Lowering,
+    NopythonTypeInference: _Inference,
+}
 
 
 class FewerPasses(CompilerBase):  # type: ignore[misc]
