@@ -70,8 +70,7 @@ def live_after(kernel: Kernel) -> dict[str, Live]:
 
 
 class _Liveness:
-    """Live scalars before bodies.  A loop's body is looked at until nothing changes, so what its statements read is
-    kept."""
+    """Live scalars before bodies.  What a statement reads is kept: it is looked at once for each loop around it."""
 
     def __init__(self) -> None:
         self._reads: dict[int, tuple[Stmt, Live]] = {}
@@ -85,10 +84,9 @@ class _Liveness:
         return live
 
     def in_loop(self, body: Body, after: Live) -> Live:
-        live = after
-        while (more := self.before(body, after | live, after) | live) != live:
-            live = more
-        return live
+        """Those live where a trip of a loop begins.  One trip tells: what is live before a statement is what it
+        reads, and part of what is live after it, so a second trip adds nothing."""
+        return self.before(body, after, after) | after
 
     def _before(self, stmt: Stmt, after: Live, after_loop: Live) -> Live:
         reads = self._read_by(stmt)
