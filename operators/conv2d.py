@@ -208,15 +208,25 @@ def _depthwise(
         part = 4 if in_place else _part(results.shape[3])
         kernel = depthwise_by_channels(*given, part, lanes, in_place)
     else:
-        kernel = depthwise_by_rows(
-            *given, _part(results.shape[2]), lanes if results.shape[3] <= lanes else 2 * lanes
-        )
+        vectors = 1 if results.shape[3] <= lanes else 2
+        most = 8 if vectors == 1 else _most_rows(rows, columns, windows)
+        kernel = depthwise_by_rows(*given, _part(results.shape[2], most), vectors * lanes)
     return [Step(kernel, (images, weight[:, 0], bias, results, *pads))]
 
 
-def _part(extent: int) -> int:
-    """So many of the rows or columns, in whose parts fewest are missing."""
-    return min((7, 8, 6, 5, 4), key=lambda size: -extent % size)
+def _most_rows(rows: int, columns: int, windows: Windows) -> int:
+    """Of how many rows two vectors each fit in registers, with the rows of the image that a written out window of
+    more than one column reads several times; a window of one element is summed while other results are stored."""
+    if rows * columns == 1:
+        return 5
+    if columns == 1 or rows < 5:
+        return 8
+    return 4 if rows > 5 else 7 if windows.strides[0] == windows.dilations[0] == 1 else 8
+
+
+def _part(extent: int, most: int = 8) -> int:
+    """So many of the rows or columns, at `most`, in whose parts fewest are missing."""
+    return min((size for size in (7, 8, 6, 5, 4) if size <= most), key=lambda size: -extent % size)
 
 
 def _register_tile(

@@ -217,7 +217,7 @@ def depthwise_by_rows(
     image lies in the first cache, with the zeros around it; on a GPU a thread has 4 columns.
     """
     kernel = depthwise_nest(window, strides, dilations, activation)
-    band = max(1, 28 // (rows * strides[0])) * rows
+    band = max(1, 32 // (rows * strides[0])) * rows
     order = "n c y.0 x.0 y.1 r s y.2 x.1"
     kernel = tile(y=(band, rows), x=columns, order=order, stage={"X": "x.0"}, parallel="c", target="cpu")(kernel)
     kernel = vectorize("x", target="cpu")(kernel)
@@ -242,7 +242,9 @@ def depthwise_by_channels(
     the next ones; the zeros are lanes that are off.  For a small window copies take longer than the sums.
     """
     kernel = depthwise_nest(window, strides, dilations, activation)
-    kernel = vectorize("c", target="cpu")(unroll("x", target="cpu")(_with_window_written_out(kernel, window)))
+    kernel = vectorize("c", target="cpu")(unroll("x", target="cpu")(kernel))
+    if in_place or 1 not in window:  # else all weights and images of a row would be in registers at once
+        kernel = _with_window_written_out(kernel, window)
     if in_place:
         order = "n y.0 x.0 c.0 r s y.1 x.1 c.1"
         tiled = tile(y=2, x=columns, c=channels, order=order, stage={"W": "n"}, parallel="y.0", target="cpu")
