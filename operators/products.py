@@ -39,10 +39,10 @@ CACHED = 128 * 1024
 #: Up to this depth packed columns stay in the second cache: 8 vectors of them; and with A packed as well, 16.
 DEPTH = 1536
 PACKED_DEPTH = 1280
-#: From this depth on 8 vectors of columns are packed at a time, and not 16; for up to `NARROW_ROWS` rows from the
-#: second one.
-NARROW_DEPTH = 768
-NARROW_ROWS, NARROW_FEW_DEPTH = 192, 256
+#: From this depth on 8 vectors of columns are packed at a time, and not 16; for up to `FEW_TILES` rows, where
+#: packing is much of the work, from the second one.
+NARROW_DEPTH, NARROW_FEW_DEPTH = 768, 256
+FEW_TILES = 192
 #: What a vector costs in a tile of these forms, and what one alone does: 6 sums are too few for a processor to
 #: add to one in each cycle, 8 are enough.  Measured with AVX-512 from 24 x 24 to 128 x 128 and at 24 x 1000.
 IN_TILE = {kernels.SMALL: 1.0, kernels.SMALL_THREE: 1.0, kernels.SMALL_TWO: 1.04}
@@ -116,10 +116,10 @@ def _form(left: Operand, right: Operand, target: Operand) -> str:
         return kernels.TURNED_DEEP if depth > PACKED_DEPTH else kernels.TURNED
     if left.dtype.name in HALVES:
         return kernels.WIDENED_DEEP if depth > PACKED_DEPTH else kernels.WIDENED
+    few = rows <= FEW_TILES
     if depth > DEPTH:
-        return kernels.DEEP
-    narrow = depth >= (NARROW_FEW_DEPTH if rows <= NARROW_ROWS else NARROW_DEPTH)
-    return kernels.NARROW if narrow else kernels.BLOCKED
+        return kernels.DEEP_FEW if few else kernels.DEEP
+    return kernels.NARROW if depth >= (NARROW_FEW_DEPTH if few else NARROW_DEPTH) else kernels.BLOCKED
 
 
 def _read_in_place(rows: int, right: Operand) -> bool:

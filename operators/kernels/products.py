@@ -46,7 +46,7 @@ def gemm_kernel(A, B, C):
 
 #: How a product `Y[i, j] = f(sum over k)` is computed, by its shape and layout: see `schedule`.
 BLOCKED, DEEP, TURNED, TURNED_DEEP = "blocked", "deep", "turned", "turned-deep"
-WIDENED, WIDENED_DEEP, NARROW = "widened", "widened-deep", "narrow"
+WIDENED, WIDENED_DEEP, NARROW, DEEP_FEW = "widened", "widened-deep", "narrow", "deep-few"
 SMALL, SMALL_THREE, SMALL_TWO, ROW, DOTS = "small", "small-3", "small-2", "row", "dots"
 MATRIX, MATRIX_DEEP = "matrix", "matrix-deep"
 
@@ -66,6 +66,7 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
       they stay in the second cache (up to a depth of 1024 or so) while every 6 rows of A go over all of them.
     - `NARROW`: the same with 8 vectors of B.
     - `DEEP`: as `BLOCKED`, 1024 steps of k at a time; in between the sums are in memory.
+    - `DEEP_FEW`: the same with 512 steps, for results of few rows, where packing is much of the work.
     - `TURNED`, `TURNED_DEEP`: so too with 12 rows by 2 vectors, and A packed as well, for an A whose columns are
       contiguous.
     - `MATRIX`: blocks of 32 rows by 32 columns, for a matrix unit.  512 columns of B are packed at a time, and
@@ -130,6 +131,7 @@ def schedule(form: str, lanes: int, left: str = "A", right: str = "B", batch: st
         BLOCKED: packed(6, panel, None),
         NARROW: packed(6, panel, None, vectors=8),
         DEEP: packed(6, panel, 1024),
+        DEEP_FEW: packed(6, panel, 512),
         TURNED: packed(12, panel // 2, None, left),
         TURNED_DEEP: packed(12, panel // 2, 1024, left),
         MATRIX: for_matrix_unit(512, None),

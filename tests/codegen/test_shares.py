@@ -64,7 +64,7 @@ def same_in_shares(kernel, *args: np.ndarray, whole: bool | None = False) -> Non
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("form", ["blocked", "narrow", "deep", "turned", "small"])
+@pytest.mark.parametrize("form", ["blocked", "narrow", "deep", "deep-few", "turned", "small"])
 @pytest.mark.parametrize("rows", [11, 127])
 def test_rows_of_a_product_are_shared_out_by_register_tiles(form, rows):
     left = numbers(2, rows).T if form == "turned" else numbers(rows, 2)

@@ -170,6 +170,7 @@ def test_each_form_of_kernel_is_reached():
     deep = normal(1, 200 * 1600)
     long, tall = deep.reshape(200, 1600), deep.reshape(1600, 200)
     assert form(long, tall) is kernels.product_kernel(kernels.DEEP, 16)
+    assert form(long[:192], tall) is kernels.product_kernel(kernels.DEEP_FEW, 16)
     assert form(long[:, :1536], tall[:1536]) is kernels.product_kernel(kernels.NARROW, 16)
     assert form(long[:192, :300], tall[:300]) is kernels.product_kernel(kernels.NARROW, 16)
     assert form(long[:, :300], tall[:300]) is kernels.product_kernel(kernels.BLOCKED, 16)

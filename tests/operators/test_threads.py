@@ -34,7 +34,7 @@ def same(kernel, *arrays, **options):
     return results[1]
 
 def main(case):
-    if case in ("blocked", "narrow", "deep", "turned", "turned-deep", "small", "row", "dots"):
+    if case in ("blocked", "narrow", "deep", "deep-few", "turned", "turned-deep", "small", "row", "dots"):
         for m, n, k in ((1, 1, 1), (13, 300, 70), (200, 70, 1100)):
             A, B = numbers(m, k), numbers(k, n)
             C = same(products.product_kernel(case, 16), A, B, np.empty((m, n), np.float32))
@@ -71,8 +71,8 @@ def main(case):
     print("done")
 """
 CASES = (
-    *("blocked", "narrow", "deep", "turned", "turned-deep", "small", "row", "dots", "matrix", "matrix-deep"),
-    *("convolution", "depthwise", "norms"),
+    *("blocked", "narrow", "deep", "deep-few", "turned", "turned-deep", "small", "row", "dots"),
+    *("matrix", "matrix-deep", "convolution", "depthwise", "norms"),
 )
 
 
