@@ -109,7 +109,10 @@ def _capability(target: Target) -> tuple[Any, ...]:
 
 
 def compile_ptx(program: CudaProgram, launch: Launch, target: Target, filename: str = "") -> str:
-    """The PTX of one launch.  `strict_math` programs are compiled without contraction to fused operations."""
+    """The PTX of one launch.  `strict_math` programs are compiled without contraction to fused operations.
+
+    Raises `RuntimeError` with NVVM's log where it refuses the program.
+    """
     function = load_source(program, filename)[launch.function]
     from numba import cuda
 
@@ -127,8 +130,25 @@ def compile_ptx(program: CudaProgram, launch: Launch, target: Target, filename: 
         missing = _missing_library(error)
         if missing:
             raise CudaToolsMissingError(missing) from error
+        log = _compilers_log(error)
+        if log:
+            raise RuntimeError(f"NVVM refused {launch.function} for {target}: {log}") from error
         raise
     return str(text)
+
+
+def _compilers_log(error: Exception) -> str:
+    """What NVVM wrote about a program that it refused, or nothing.
+
+    Numba asks for the log of programs that were compiled alone; that of the others is where the error came from.
+    """
+    place = error.__traceback__
+    while place is not None:
+        unit: Any = place.tb_frame.f_locals.get("self")
+        if type(unit).__name__ == "CompilationUnit" and hasattr(unit, "get_log"):
+            return str(unit.get_log()).strip()
+        place = place.tb_next
+    return ""
 
 
 def _missing_library(error: Exception) -> str:

@@ -135,3 +135,25 @@ def test_the_log_says_what_is_assumed_and_strict_schedules_refuse_what_does_not_
     assert "Applied Vectorization: width=4 on loop 'i'" in str(log)
     with pytest.raises(ScheduleError, match=r"nothing shows that the index `i` stays below `y.shape\[0\]`"):
         kernel(x, y[:3])
+
+
+def either(x, y, out):
+    for i in range(out.shape[0]):
+        out[i] = np.where(x[i] > 0, x[i], y[i])
+
+
+@on_every_target
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_arm_of_where_that_is_not_taken_is_not_read(schedule, target):
+    kernel = SCHEDULES[schedule](either)
+    x, out = np.array([3, -1, 2, 5, 7, 1, 4], np.float32), np.zeros(7, np.float32)
+    y = np.array([9, 8], np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ScheduleWarning)
+        call(kernel, x, y, out, target=target)
+        assert out.tolist() == [3, 8, 2, 5, 7, 1, 4]
+        with pytest.raises(IndexError):
+            either(x, y, out)
+        x[4] = -1
+        with pytest.raises(IndexError, match="index 4 is outside axis 0 of 'y', which has extent 2"):
+            call(kernel, x, y, out, target=target)

@@ -80,3 +80,25 @@ def test_ptx_that_is_refused_raises_with_the_log() -> None:
     pytest.importorskip("cuda.bindings")
     with pytest.raises(RuntimeError, match="sm_80"):
         cuda_toolchain.cubin(".version 8.0\n.target sm_80\n.address_size 64\nnonsense\n", "sm_80")
+
+
+def test_what_nvvm_refuses_comes_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba_cuda", reason="the [cuda] extra is not installed")
+    from numba.cuda.cudadrv import nvvm
+
+    from pyschedule import spec, tile
+
+    def scale(x: Any, y: Any) -> None:
+        for i in range(x.shape[0]):
+            y[i] = 2 * x[i]
+
+    whole = nvvm.CompilationUnit.compile
+
+    def with_nonsense(unit: Any) -> bytes:
+        unit.add_module(b"define void @nonsense( { ret }")
+        return bytes(whole(unit))
+
+    monkeypatch.setattr(nvvm.CompilationUnit, "compile", with_nonsense)
+    lowering = tile(i=32)(scale).lower(spec("float32[64]"), spec("float32[64]"), target="cuda:sm_80")
+    with pytest.raises(RuntimeError, match=r"NVVM refused scale\w* for cuda:sm_80: .+ expected type"):
+        lowering.ptx()
