@@ -28,6 +28,8 @@ from operators.windows import Windows, windows_of
 TURNED = 16
 #: A part of an image is for so many register tiles side by side at most.
 _WIDEST = 16
+#: Bytes of packed weights beside which parts of images stay in the second cache.
+_WEIGHTS = 512 * 1024
 #: Depthwise windows of up to so many elements are read from where the image lies, if channels are side by side.
 READ_IN_PLACE = 9
 #: Register tiles: vectors of output channels, columns of a row, and how they compare where no column is lost.
@@ -162,7 +164,9 @@ def _steps(
     size, columns = filters // groups, results.shape[2 if last else 3]
     tile = _register_tile(size, columns, weight.dtype, _SHAPES_OF_COPIES)
     # Windows that are dilated leave gaps in what they read; few channels side by side are no vectors to copy.
-    if size <= 2 * tile[0] and windows.dilations == (1, 1) and (not last or depth >= TURNED):
+    packed = 2 * tile[0] * depth * math.prod(window) * max(weight.dtype.itemsize, 4)
+    few = size <= 2 * tile[0] and (packed <= _WEIGHTS or depth < TURNED)
+    if few and windows.dilations == (1, 1) and (not last or depth >= TURNED):
         arguments = _of_groups(images, weight, bias, results, groups, last, last)
         given = ((window[0], window[1]), windows.strides, activation)
         kernel = windowed_kernel(*given, *tile, _columns(columns, tile[1]), depth < window[1])
