@@ -289,7 +289,7 @@ def test_the_decorator_keeps_what_is_not_tuned(monkeypatch):
     (decorator,) = result.decorators
     sizes, rest = decorator.split(", order=")
     assert re.fullmatch(r"@tile\(i=\(48, \d+\), j=\d+", sizes)  # as many as registers have room for
-    assert rest == '"i.0 j.0 i.1 k i.2 j.1", parallel="i.0", target="cpu")'
+    assert rest == '"i.0 j.0 i.1 k i.2 j.1", parallel="i.0 j.0", target="cpu")'
 
 
 def test_wrong_requests():
