@@ -181,8 +181,10 @@ def _record(
 
 
 def _is_plain(item: Any) -> bool:
-    """Whether another object of the same class that is equal will do."""
-    return type(item) in (int, float, str) or (type(item) is tuple and all(type(part) is int for part in item))
+    """Whether another object of the same class that is equal will do.  Zeros of either sign are equal."""
+    if type(item) is tuple:
+        return all(type(part) is int for part in item)
+    return type(item) in (int, str) or (type(item) is float and item != 0)
 
 
 def _reach(array: Any, start: int) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import pickle
 import sys
 import threading
@@ -199,6 +200,22 @@ def test_numbers_are_passed_as_they_are_given():
         assert np.array_equal(out, scale * x + offset if yes else np.full(9, -1.0))
     with pytest.raises((TypeError, ValueError, OverflowError)):
         shifted(x, out, 2**70, 0.5, True)
+
+
+def test_zeros_of_either_sign_and_what_is_no_number_are_told_apart():
+    @unroll("i", 2)
+    def scaled(x, out, factor):
+        for i in range(x.shape[0]):
+            out[i] = x[i] * factor
+
+    x, out = np.ones(5), np.zeros(5)
+    for known in (0.0, -0.0, math.nan, math.inf):
+        called_often(scaled, x, out, known)
+    assert is_shortened(scaled)
+    for factor in ("0.0", "-0.0", "nan", "inf", "-inf"):
+        scaled(x, out, float(factor))
+        assert np.array_equal(out, x * float(factor), equal_nan=True)
+        assert np.array_equal(np.signbit(out), np.signbit(x * float(factor)))
 
 
 def test_calls_that_allocate_check_or_return_numbers_are_never_noted():
