@@ -102,10 +102,9 @@ class Operand:
         """The same elements in C order under another shape, as a view; `None` where that would take a copy."""
         if shape == self.shape:
             return self
-        view = self.sample.view()
         try:
-            view.shape = shape
-        except AttributeError:
+            view = np.reshape(self.sample, shape, copy=False)
+        except ValueError:
             return None
         return Operand(view, parent=self, view=f"{{}}.reshape({shape})")
 
